@@ -50,6 +50,7 @@ class Deserved:
         when it last did.
     silent_at: when a worker last did not answer the leader, by its uid.
     fenced: workers that were fenced in an attempt, and refuse the files of its version.
+    there, gone_at: the uids of all pods at the last look, and when one of them was gone.
     slow_look_at: when the leader last looked after as long as it takes until pauses must be renewed.
     """
 
@@ -60,6 +61,8 @@ class Deserved:
         self.silent_at: dict[str, float] = {}
         self.fenced: dict[tuple[object, ...], set[str]] = {}
         self.slow_look_at = 0.0
+        self.there: frozenset[str] = frozenset()
+        self.gone_at = 0.0
 
     # --- calls --------------------------------------------------------------------------------------
 
@@ -233,6 +236,10 @@ class Deserved:
             return
         if leader.looked_at[1] - leader.looked_at[0] >= LEASE_SECONDS - TAKE_OVER_SECONDS:
             self.slow_look_at = self.sim.now
+        there = frozenset(w.pod.uid for w in observed.workers if not w.pod.deleting)
+        if self.there - there:
+            self.gone_at = self.sim.now
+        self.there = there
         for worker in observed.workers:
             if worker.silent_seconds or worker.state is None:
                 self.silent_at[worker.pod.uid] = self.sim.now
@@ -281,6 +288,10 @@ class Deserved:
     ) -> None:
         """Workers that have all loaded a version of a barrier serve it, also if a newer one is still to be read."""
         current, plan, applied = leader.fleet.transition, decision.rollout, leader.fleet.applied
+        if leader.observed is None or any(
+            w.standing is Standing.UNKNOWN for w in leader.observed.workers
+        ):
+            return  # it may serve others
         members = [w for w in there if w.state is not None and w.state.admitted]
         is_stage = plan.step.phase is RolloutPhase.STAGING and not plan.step.waiting
         ends = plan.waits_for_pin or plan.halted or plan.suspended or decision.pod_actions
@@ -335,6 +346,8 @@ class Deserved:
         renews = before.phase is RolloutPhase.LOADING and is_slow
         if waited > longest or leader.looks_seldom or limit <= 2 * apart or renews:
             return  # a renewal may have been due at each look
+        if before.phase is RolloutPhase.JUDGING and self.sim.now - self.gone_at <= waited:
+            return  # a scale-down took the canary, say, and the next one has the time that is left
         for worker in observed.workers:
             # It may answer again with this look.
             was_silent = self.silent_at.get(worker.pod.uid, -apart) >= leader.looked_at[0]

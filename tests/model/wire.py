@@ -120,7 +120,9 @@ class Wire:
         self._move(leader, uid, flight)
 
     def _lose(self, flight: Flight) -> None:
-        if isinstance(flight.action, Admit):
+        pod = self.simulation.pods.get(flight.action.pod_uid)
+        listens = pod is not None and pod.worker.started_at <= self.simulation.now
+        if isinstance(flight.action, Admit) and listens:  # else its connection is refused
             self.lost.append(flight)
 
     def _flight_of(self, call: WorkerCall, leader: Leader, delay_seconds: float = 0.0) -> Flight:

@@ -122,6 +122,9 @@ def _placed(
     """Uids of the workers that hold a place for one checkpoint, or get one now."""
     (first, *_) = asked
     holders = {uid for uid, view in views.items() if _holds_place(view, first)}
+    for uid, view in views.items():
+        if (most is None or len(holders) < most) and _has_just_looked(view, first):
+            holders.add(uid)
     new = [a for a in asked if a.pod_uid not in holders]
     new.sort(key=lambda a: _comes_later(views[a.pod_uid], a))
     in_zone = Counter(views[uid].pod.zone for uid in holders)
@@ -148,12 +151,14 @@ def _holds_place(worker: WorkerView, call: Reading) -> bool:
     seconds = worker.seconds_at(kind, _weights_of(call))
     if seconds is None and any(_place(lost) == place for lost in worker.lost_calls):
         seconds = worker.silent_seconds
-    if seconds is not None:
-        return seconds <= call.timeout_seconds
-    return _has_just_looked(worker, call)
+    return seconds is not None and seconds <= call.timeout_seconds
 
 
 def _has_just_looked(worker: WorkerView, call: Reading) -> bool:
+    """Whether it keeps its place until it looks again, unless others read meanwhile."""
+    pod = worker.pod
+    if pod.deleting or pod.quarantine or not pod.running or worker.operation is not None:
+        return False
     answer = worker_failures.last_failure(worker, _weights_of(call))
     if answer is None or answer.reason not in _UNWRITTEN:
         return False

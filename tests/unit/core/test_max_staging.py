@@ -9,6 +9,7 @@ from tests.support.builders import (
     NOW,
     WorkerBuilder,
     applied_status,
+    call_for,
     make_fleet,
     make_view,
     make_weights,
@@ -156,6 +157,19 @@ def test_workers_that_read_an_overtaken_version_keep_their_places(step):
 @EVERY_STRATEGY
 def test_a_worker_that_will_be_deleted_comes_last(step):
     assert asked(step(view(old(0).draining_since(NOW), old(1), most=1))) == ["stage 42 on policy-1"]
+
+
+def test_a_worker_that_has_just_looked_keeps_its_place_from_others_but_not_from_one_that_reads():
+    """The leader that called the other one had not heard of it. The files may be there now, and both would read."""
+    looked = old(0).refused("42", Reason.SOURCE_ABSENT, age_seconds=0.5)
+
+    def may_look_again(other: WorkerBuilder) -> bool:
+        call = call_for("stage 42", looked.pod_view().uid)
+        places = places_of([call], [looked.view(), other.view()], 1)
+        return places is not None and places.permit(call)
+
+    assert may_look_again(old(1))
+    assert not may_look_again(staging(1))
 
 
 @EVERY_STRATEGY

@@ -212,6 +212,12 @@ class TestPausedNextToOthersThatServe:
         assert self.actions(self.ASTRAY, old(1)) == ["stage 41 on policy-0"]
         assert self.actions(self.ASTRAY.staged("41"), old(1)) == ["load 41 on policy-0"]
 
+    def test_it_goes_back_also_from_weights_that_the_status_does_not_name(self):
+        """A release that cannot read the record of a barrier leads in between."""
+        others = make_worker(0).paused("40").loaded().staged("41")
+
+        assert self.actions(others, old(1)) == ["load 41 on policy-0"]
+
     def test_it_waits_for_no_other_that_goes_back_with_it(self):
         slow = make_worker(1).paused("42").loaded()
 

@@ -97,7 +97,7 @@ def _goal(view: RolloutView) -> Checkpoint:
     if _at_hand(view, desired) and not view.is_superseded:
         return desired
     # Others may stage for long. A worker that cannot resume next to those that serve goes back meanwhile.
-    astray = ahead.where(lambda f: f.has_loaded(begun))
+    astray = view.held.where(lambda f: not (f.has_loaded(view.applied) or f.operation))
     may_go_back = any(not view.failure_of(m, view.applied) for m in astray)
     goes_back = may_go_back and serves(view, view.applied)
     stays = view.suspended or view.is_superseded
