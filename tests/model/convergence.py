@@ -29,6 +29,8 @@ _ABOUT_IDENTITY = {
 }
 LOOKS_AT_REST = 40
 """After this number of idle looks, a fleet that has said why is not watched any longer."""
+SELDOM_SECONDS = 5.0
+"""Between two looks at such a fleet, after half of them. Some retries come after a minute and a half."""
 LONG_TICK_SECONDS = 20.0
 """The longest time between two looks at which the operator still renews pauses in time."""
 
@@ -244,7 +246,8 @@ class Convergence:
         idle = 0
         for _ in range(bound + int(STEPS_TO_CONVERGE * slowest)):
             at_work = self.reconcile()
-            self.tick(0.1 if at_work else TICK_SECONDS)
+            rests = idle > LOOKS_AT_REST // 2
+            self.tick(0.1 if at_work else SELDOM_SECONDS if rests else TICK_SECONDS)
             self._do_what_a_user_would()
             if self.converged() and not self.reconcile():
                 return True

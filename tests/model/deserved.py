@@ -50,7 +50,6 @@ class Deserved:
         when it last did.
     silent_at: when a worker last did not answer the leader, by its uid.
     fenced: workers that were fenced in an attempt, and refuse the files of its version.
-    there, gone_at: the uids of all pods at the last look, and when one of them was gone.
     slow_look_at: when the leader last looked after as long as it takes until pauses must be renewed.
     """
 
@@ -61,8 +60,6 @@ class Deserved:
         self.silent_at: dict[str, float] = {}
         self.fenced: dict[tuple[object, ...], set[str]] = {}
         self.slow_look_at = 0.0
-        self.there: frozenset[str] = frozenset()
-        self.gone_at = 0.0
 
     # --- calls --------------------------------------------------------------------------------------
 
@@ -236,10 +233,6 @@ class Deserved:
             return
         if leader.looked_at[1] - leader.looked_at[0] >= LEASE_SECONDS - TAKE_OVER_SECONDS:
             self.slow_look_at = self.sim.now
-        there = frozenset(w.pod.uid for w in observed.workers if not w.pod.deleting)
-        if self.there - there:
-            self.gone_at = self.sim.now
-        self.there = there
         for worker in observed.workers:
             if worker.silent_seconds or worker.state is None:
                 self.silent_at[worker.pod.uid] = self.sim.now
@@ -346,8 +339,6 @@ class Deserved:
         renews = before.phase is RolloutPhase.LOADING and is_slow
         if waited > longest or leader.looks_seldom or limit <= 2 * apart or renews:
             return  # a renewal may have been due at each look
-        if before.phase is RolloutPhase.JUDGING and self.sim.now - self.gone_at <= waited:
-            return  # a scale-down took the canary, say, and the next one has the time that is left
         for worker in observed.workers:
             # It may answer again with this look.
             was_silent = self.silent_at.get(worker.pod.uid, -apart) >= leader.looked_at[0]
@@ -355,6 +346,8 @@ class Deserved:
                 if waited >= limit:
                     return
                 continue
+            if before.phase is RolloutPhase.JUDGING and self._works_too_long(worker):
+                return
             uid, restarts = worker.pod.uid, worker.pod.restarts
             times = [self.called_at.get((uid, restarts, kind, *name)) for kind in kinds]
             had = [self.sim.now - at for at in times if at is not None]
@@ -365,6 +358,16 @@ class Deserved:
             f"{before.desired_version} is abandoned as late after {waited:.1f} s in {before.phase}"
         )
         self.sim.fail(6, f"{text}, and no worker had {limit:.0f} s for it since its call")
+
+    def _works_too_long(self, worker: WorkerView) -> bool:
+        """Whether a worker is at one piece of work for longer than that may take."""
+        work = worker.state.operation if worker.state is not None else None
+        times = [r.timeouts for r in self.sim.promises.settings]
+        if work is None:
+            return False
+        is_stage = work.kind == "stage"
+        limit = min(t.stage_seconds if is_stage else t.load_seconds for t in times)
+        return work.running_seconds + worker.state_age_seconds >= limit
 
     def limits(self, rollout: Rollout, phase: RolloutPhase, workers: int) -> tuple[float, float]:
         """The time of one worker in a phase, and that of all workers together."""

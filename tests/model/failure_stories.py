@@ -203,7 +203,7 @@ def an_engine_that_refuses_a_version_once() -> Chronicle:
     its.fleet.publish("2")
     its.until(lambda: refusing.load_failure is not None)
     refusing.breaking_versions.clear()
-    its.go(80)
+    its.go(110)
     if refusing.label != "2":
         its.fleet.fail(6, "a worker whose engine refused version 2 once does not try again")
     return its.end()

@@ -77,7 +77,8 @@ def check_swaps(simulation: Simulation, leader: Leader, decision: Decision) -> N
         return
     goal, live = plan.step.goal, [w for w in observed.workers if not w.pod.deleting]
     open_now = [w for w in live if w.standing is Standing.OPEN and w.pod.drains_since is None]
-    moving = [w for w in open_now if w.is_called_to("apply") or any(map(w.is_doing, _SWAPS))]
+    opened = [w for w in live if w.standing is Standing.OPEN]
+    moving = [w for w in opened if w.is_called_to("apply") or any(map(w.is_doing, _SWAPS))]
     unknown = [w for w in open_now if not isinstance(w.facts.phase, Phase)]
     could = [w for w in open_now if not w.has_loaded(goal) and not w.busy and _has_staged(w, goal)]
     gated = sum(w.facts.pod.gated for w in live)

@@ -114,6 +114,15 @@ def _limit_seconds(view: RolloutView, kind: str) -> float:
     return limits.get(kind, timeouts.load_seconds)
 
 
+def is_in_time(view: RolloutView, worker: WorkerView, goal: Checkpoint) -> bool:
+    """Whether the worker works on something that is not late itself, or has the goal and waits for its next call."""
+    work = worker.state.operation if worker.state is not None else None
+    if work is None:
+        has_it = worker.facts.has_bytes(goal) or worker.has_loaded(goal)
+        return has_it and not (worker.unheeded or worker.silent_seconds)
+    return work.running_seconds + worker.silent_seconds <= _limit_seconds(view, work.kind)
+
+
 def blocking(view: RolloutView, by: Sequence[WorkerView]) -> list[WorkerView]:
     """The workers, if a member has held its requests for them for too long; otherwise none."""
     if not by:

@@ -19,7 +19,7 @@ from fleet_operator.core.pod_waits import Awaited, PodWait
 from fleet_operator.core.strategies import canary, synchronized
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.strategies.choice import rolling, strategy_of
-from fleet_worker.protocol import Phase, Reason
+from fleet_worker.protocol import Operation, Phase, Reason
 from rlfleet_resources.conditions import MAX_MESSAGE_CHARACTERS
 from rlfleet_resources.fleet_status import Transition
 from rlfleet_resources.reasons import ConditionReason
@@ -49,6 +49,12 @@ def known(n: int) -> WorkerBuilder:
 
 def apart(n: int) -> WorkerBuilder:
     return make_worker(n).joining("41").probed("41").staged("42")
+
+
+def hanging(n: int) -> WorkerBuilder:
+    """A canary whose load does not end."""
+    work = {"kind": "load", "version": "42", "running_seconds": 2000}
+    return apart(n).reporting(operation=Operation.model_validate(work))
 
 
 def loaded(n: int) -> WorkerBuilder:
@@ -363,10 +369,10 @@ def test_canaries_have_a_deadline():
 
     assert after(limit, apart(0), old(1)) is None
     assert after(limit + 1, judged(0), old(1)) is None
-    problem = present(after(limit + 1, apart(0), old(1)))
+    problem = present(after(limit + 1, hanging(0), old(1)))
     assert problem.halt
     assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
-    assert "joining (policy-0)" in problem.message
+    assert "load 42 (policy-0)" in problem.message
 
 
 def test_without_a_candidate_the_rollout_waits():
@@ -393,7 +399,8 @@ def test_if_all_canaries_die_the_time_to_judge_does_not_begin_again():
 @pytest.mark.parametrize(
     ("canary_worker", "phase_seconds", "halts"),
     [
-        pytest.param(apart(0), 2761, True, id="was there all the time"),
+        pytest.param(hanging(0), 2761, True, id="was there all the time"),
+        pytest.param(apart(0), 2761, False, id="waits for its next call"),
         pytest.param(STARTED.restarted(2), 2761, False, id="has restarted"),
         pytest.param(STARTED.restarted(2), 2 * 2760 + 1, True, id="restarts repeatedly"),
         pytest.param(STARTED.restarted(1), 1e6, False, id="was away for long, once"),
@@ -423,7 +430,7 @@ def test_a_canary_in_the_place_of_one_that_has_died_has_twice_the_time(
     seconds_up, phase_seconds, halts
 ):
     died = old(1).reporting(uptime_seconds=seconds_up)
-    view = make_view(apart(0), died, phase=RolloutPhase.JUDGING, phase_seconds=phase_seconds)
+    view = make_view(hanging(0), died, phase=RolloutPhase.JUDGING, phase_seconds=phase_seconds)
 
     assert present(STEP(view).problem).halt is halts
 
@@ -455,7 +462,7 @@ def test_a_canary_that_reads_a_superseded_version_gets_the_calls_of_the_next_one
 def test_a_pod_behind_a_gate_has_not_died():
     gate = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
     gated = make_worker(2).not_running().awaiting(gate)
-    view = make_view(apart(0), old(1), gated, phase=RolloutPhase.JUDGING, phase_seconds=2761)
+    view = make_view(hanging(0), old(1), gated, phase=RolloutPhase.JUDGING, phase_seconds=2761)
 
     assert present(STEP(view).problem).halt
 

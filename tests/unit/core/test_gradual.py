@@ -167,14 +167,14 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("other", "age_seconds", "done"),
         [
-            pytest.param(new(1), 60, ["apply 42 on policy-0"], id="it has rested"),
-            pytest.param(new(1), 59, [], id="it rests"),
-            pytest.param(staged(1), 60, ["apply 42 on policy-1"], id="others swap first"),
+            pytest.param(new(1), 90, ["apply 42 on policy-0"], id="it has rested"),
+            pytest.param(new(1), 89, [], id="it rests"),
+            pytest.param(staged(1), 90, ["apply 42 on policy-1"], id="others swap first"),
         ],
     )
     def test_a_worker_whose_engine_failed_swaps_again(self, other, age_seconds, done):
         failed = staged(0).failed_to_load("42", age_seconds=age_seconds)
-        given = {"phase": LOADING, "rollout_seconds": 70, "maxFailures": 1}
+        given = {"phase": LOADING, "rollout_seconds": 100, "maxFailures": 1}
 
         assert texts_of(rolling(view(failed, other, **given)).actions) == done
 

@@ -39,7 +39,7 @@ from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.joining import Admission
-from fleet_operator.core.lateness import lasts
+from fleet_operator.core.lateness import is_in_time, lasts
 from fleet_operator.core.messages import pod_names, problem_of, some, unready
 from fleet_operator.core.missing_checkpoint import is_missing
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step, Strategy
@@ -172,9 +172,10 @@ def _late_verdict(
     goal = view.applied if lacking else view.desired
     restarted = all(w.state is None or w.state.uptime_seconds <= limit for w in slow)
     # If a worker has ended meanwhile, the canaries may be those that came after it, and were called long after
-    # that. A pod behind a gate has not run.
+    # that. So may canaries in time: a call waits for what they were at. A pod behind a gate has not run.
     ran = view.workers.where(lambda f: not f.pod.gated)
     replaced = any(w.state is None or w.state.uptime_seconds < view.phase_seconds for w in ran)
+    replaced = replaced or all(is_in_time(view, w, goal) for w in slow)
     had_twice = view.phase_seconds > 2 * limit
     dies = any(w.pod.restarts > 1 for w in slow)
     had_time = had_twice and dies if restarted else had_twice or not replaced

@@ -19,7 +19,7 @@ Failures:
   `onFailure: Halt` each worker keeps the version that it has, so that two versions serve. With
   `Rollback` the goal is the applied version.
 * Up to `maxFailures` workers keep the version that they have. Once all others have swapped, they
-  swap again after 10 s, or after 60 s if their engine has broken.
+  swap again after 10 s, or after 90 s if their engine has broken.
 
 Stalled reports these cases, and also when no other worker can swap, when too few workers
 serve for a swap, and when swaps keep failing. If too few workers serve because others cannot join,
@@ -64,7 +64,7 @@ from fleet_operator.counts import counted_of
 from fleet_worker.protocol import Phase
 from rlfleet_resources.weights_status import RolloutPhase
 
-ENGINE_RESTS_SECONDS = 60.0
+ENGINE_RESTS_SECONDS = 90.0
 _UNDER_WAY = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
 
 
