@@ -13,7 +13,7 @@ from tests.model.desired import rollout_of
 
 from fleet_operator.core.actions import Admit, Apply, Fence, LoraCall, Pause, Resume, Stage
 from fleet_operator.core.identity import same_weights
-from fleet_operator.core.percentages import at_most, rounded_down
+from fleet_operator.core.percentages import at_most
 from fleet_operator.core.pod_actions import CreatePod
 from fleet_operator.core.worker_view import Standing
 from fleet_worker.protocol import Phase
@@ -49,7 +49,6 @@ class Deserved:
     called_at, last_called_at: when a worker's process first got a call of a kind for a version, by any leader, and
         when it last did.
     silent_at: when a worker last did not answer the leader, by its uid.
-    fenced: workers that were fenced in an attempt, and refuse the files of its version.
     slow_look_at: when the leader last looked after as long as it takes until pauses must be renewed.
     """
 
@@ -58,7 +57,6 @@ class Deserved:
         self.called_at: dict[tuple[object, ...], float] = {}
         self.last_called_at: dict[tuple[object, ...], float] = {}
         self.silent_at: dict[str, float] = {}
-        self.fenced: dict[tuple[object, ...], set[str]] = {}
         self.slow_look_at = 0.0
 
     # --- calls --------------------------------------------------------------------------------------
@@ -95,7 +93,6 @@ class Deserved:
     ) -> None:
         if isinstance(call, Fence):
             self._may_be_fenced(leader, call, pod, worker)
-            self._is_within_failures(leader, call, worker)
         if isinstance(call, Admit | Resume) and self.sim.promises.agree:
             self._opens_alone(leader, call)
         if isinstance(call, Stage):
@@ -144,26 +141,6 @@ class Deserved:
                 f"{call.pod_name} serves, and its fence leaves it {seconds:.0f} of {least} s",
             )
 
-    def _is_within_failures(self, leader: Leader, call: Fence, worker: WorkerView) -> None:
-        """No more workers are taken from their clients because they refuse the files of a version than may fail."""
-        status, state, observed = self.sim.weights, worker.state, leader.observed
-        if state is None or observed is None or not state.admitted or worker.pod.drains_since:
-            return
-        if status.phase is not RolloutPhase.STAGING or leader.desired is not self.sim.desired:
-            return
-        name = (status.desired_version, status.desired_run_id)
-        failures = (state.stage_failure, *state.earlier_stage_failures)
-        if not any(f is not None and (f.version, f.run_id) == name for f in failures):
-            return
-        attempt = (leader.number, *name, status.retried, status.observed_generation)
-        fenced = self.fenced.setdefault(attempt, set())
-        fenced.add(call.pod_uid)
-        may_fail = max(
-            rounded_down(r.max_failures, observed.spec.replicas) for r in self.sim.promises.settings
-        )
-        if len(fenced) > may_fail:
-            self.sim.fail(8, f"{len(fenced)} workers that refuse {name} are fenced, {may_fail} may")
-
     def _has_a_baseline(self, leader: Leader, call: Stage, worker: WorkerView) -> None:
         """A canary has the applied weights, or their answers, before it reads others. Else it loads them first, if any
         worker can.
@@ -205,6 +182,7 @@ class Deserved:
         held, asked = (state.staged.version, state.staged.run_id), (str(call.version), call.run_id)
         known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
         refused = {(f.version, f.run_id) for f in known if f is not None}
+        refused |= {(str(u.work.version), u.work.run_id) for u in worker.unheeded if u.is_failure}
         if {held, asked} <= lets_in and asked in refused and held not in refused:
             self.sim.fail(6, f"{call.work} on {call.pod_name}, which holds {held} and can load it")
 
