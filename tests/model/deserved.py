@@ -49,6 +49,7 @@ class Deserved:
     called_at, last_called_at: when a worker's process first got a call of a kind for a version, by any leader, and
         when it last did.
     silent_at: when a worker last did not answer the leader, by its uid.
+    held_for_long: uids of workers that were fenced after they had held their requests for as long as any may.
     slow_look_at: when the leader last looked after as long as it takes until pauses must be renewed.
     """
 
@@ -58,6 +59,7 @@ class Deserved:
         self.last_called_at: dict[tuple[object, ...], float] = {}
         self.silent_at: dict[str, float] = {}
         self.slow_look_at = 0.0
+        self.held_for_long: set[str] = set()
 
     # --- calls --------------------------------------------------------------------------------------
 
@@ -92,6 +94,9 @@ class Deserved:
         self, leader: Leader, call: WorkerCall, pod: FakePod, worker: WorkerView
     ) -> None:
         if isinstance(call, Fence):
+            longest = min(r.longest_hold_seconds for r in self.sim.promises.settings)
+            if worker.held_seconds > longest:
+                self.held_for_long.add(pod.uid)
             self._may_be_fenced(leader, call, pod, worker)
         if isinstance(call, Admit | Resume) and self.sim.promises.agree:
             self._opens_alone(leader, call)
@@ -326,6 +331,8 @@ class Deserved:
                 continue
             if before.phase is RolloutPhase.JUDGING and self._works_too_long(worker):
                 return
+            if worker.busy and self.sim.pods[worker.pod.uid].worker.ahead:
+                return  # the leader does not know the word for its work
             uid, restarts = worker.pod.uid, worker.pod.restarts
             times = [self.called_at.get((uid, restarts, kind, *name)) for kind in kinds]
             had = [self.sim.now - at for at in times if at is not None]

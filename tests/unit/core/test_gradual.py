@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.builders import WorkerBuilder, make_view, make_worker, texts_of
+from tests.support.builders import NOW, WorkerBuilder, make_view, make_worker, texts_of
 from tests.support.present import present
 
 from fleet_operator.core.strategies.choice import in_flight, rolling
@@ -177,6 +177,12 @@ class TestFailures:
         given = {"phase": LOADING, "rollout_seconds": 100, "maxFailures": 1}
 
         assert texts_of(rolling(view(failed, other, **given)).actions) == done
+
+    def test_a_worker_that_drains_does_not_take_the_turn_of_another(self):
+        drains = staged(0).draining_since(NOW)
+        taken = rolling(view(drains, staged(1), staged(2), staged(3), replicas=3))
+
+        assert texts_of(taken.actions) == ["apply 42 on policy-1"]
 
     @pytest.mark.parametrize("phase", [STAGING, LOADING])
     def test_a_rollout_is_not_applied_while_a_worker_whose_engine_failed_joins_again(self, phase):
