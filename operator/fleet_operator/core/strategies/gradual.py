@@ -148,11 +148,11 @@ def _age_seconds(worker: WorkerView) -> float:
 
 
 def _swapped(view: RolloutView, goal: Checkpoint, behind: Workers, at_once: int | None) -> Actions:
-    ready = behind.where(lambda f: f.standing is Standing.OPEN and f.has_staged(goal))
     # One that drains leaves, and would take the turn of another.
-    idle: Sequence[WorkerView] = ready.where(
-        lambda f: not (f.operation or _is_away(f) or f.pod.drains)
+    ready = behind.where(
+        lambda f: f.standing is Standing.OPEN and f.has_staged(goal) and not f.pod.drains
     )
+    idle: Sequence[WorkerView] = ready.where(lambda f: not f.operation and not _is_away(f))
     if at_once is not None:
         # Workers beyond the replicas and workers that drain will go: they do not count.
         kept = view.members.where(lambda f: not f.pod.drains)
