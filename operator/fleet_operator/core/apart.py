@@ -6,7 +6,8 @@
     serves neither the applied weights nor the goal         the same
     holds its requests with such weights                    a fence at once: they cannot end
     is silent, and may serve other weights by itself        a quarantine, before others open
-    is closed, and an admission may still be under way      a fence, unless another call goes to it
+    is closed, and an admission may still be under way      a fence, unless another call goes to it, and a
+                                                            quarantine if it follows none
 
 A pause is renewed until the work of its worker ends, so a load that hangs has its end here. The rows from the
 third one on hold only where versions must not mix, and keep two versions from generating at once:
@@ -20,7 +21,8 @@ third one on hold only where versions must not mix, and keep two versions from g
   now, or has the call for it, keeps its requests. If no worker serves the applied version, or could at once, the
   rollout to it replaces the others.
 * A worker whose admission got no answer may serve already, or soon. After a call with a newer epoch it
-  refuses the admission. If this has taken effect meanwhile, the fence lets requests end first.
+  refuses the admission. If this has taken effect meanwhile, the fence lets requests end first. One that has
+  followed no call for a minute may open until its pod is quarantined.
 """
 
 from __future__ import annotations
@@ -151,6 +153,12 @@ def _before_opening(step: Step, view: RolloutView) -> tuple[Step, Mapping[Weight
         and w.standing is Standing.CLOSED
         and (w.call is None or w.is_called_to("admit"))
     }
+    stubborn = [w for w in unsure if any(u.lasts for u in w.unheeded)]
+    quarantines |= {
+        w.pod.uid: Quarantine(pod_name=w.pod.name, pod_uid=w.pod.uid, reason=_STUBBORN)
+        for w in stubborn
+        if any(not w.has_loaded(weights) for weights in in_the_way)
+    }
     others = {weights: some(found) for weights, found in in_the_way.items() if found}
     if not others:
         return step, {}
@@ -160,6 +168,7 @@ def _before_opening(step: Step, view: RolloutView) -> tuple[Step, Mapping[Weight
 
 _SILENT = "it does not answer, and may serve other weights than the fleet when it comes back"
 _ENDLESS = "it holds its requests, and its work does not end"
+_STUBBORN = "an admission at another version may still be under way to it, and it follows no call"
 _UNSURE = "an admission at another version may still be under way to it"
 
 

@@ -26,6 +26,7 @@ from fleet_operator.core.permits import Situation, permitted
 from fleet_operator.core.pins import Pins
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.strategies.base import Step
+from fleet_operator.core.work import Outcome
 from fleet_operator.core.worker_view import PROBE_SECONDS
 from fleet_worker.protocol import AdapterSlots
 from rlfleet_resources.fleet_status import FleetStatus
@@ -94,6 +95,11 @@ OPENING = ("admit 41 on policy-1", "resume 41 on policy-2")
         ),
         pytest.param(
             W(0).joining("40").silent(99).unready().that_may_open(), set(), id="it is silent"
+        ),
+        pytest.param(
+            W(0).joining("40").ignoring("stage 41", outcome=Outcome.UNANSWERED).that_may_open(),
+            {"Quarantine policy-0"},
+            id="it follows no call",
         ),
         pytest.param(W(0).joining("40").that_may_open().going(), {*OPENING}, id="its pod goes"),
         pytest.param(
