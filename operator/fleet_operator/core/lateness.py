@@ -114,12 +114,11 @@ def _limit_seconds(view: RolloutView, kind: str) -> float:
     return limits.get(kind, timeouts.load_seconds)
 
 
-def is_in_time(view: RolloutView, worker: WorkerView, goal: Checkpoint) -> bool:
-    """Whether the worker works on something that is not late itself, or has the goal and waits for its next call."""
+def is_in_time(view: RolloutView, worker: WorkerView) -> bool:
+    """Whether the worker works on something that is not late itself, or waits for its next call, and ignores none."""
     work = worker.state.operation if worker.state is not None else None
     if work is None:
-        has_it = worker.facts.has_bytes(goal) or worker.has_loaded(goal)
-        return has_it and not (worker.unheeded or worker.silent_seconds)
+        return not (worker.unheeded or worker.silent_seconds)
     return work.running_seconds + worker.silent_seconds <= _limit_seconds(view, work.kind)
 
 

@@ -247,7 +247,9 @@ def plan_rollout(
         unaware=unaware_of(observed),
     )
     step, waits = permitted(step, situation)
-    behind = view.members.any(lambda f: not f.has_loaded(view.desired))
+    behind = view.members.any(
+        lambda f: not f.has_loaded(view.desired) or f.loads_others_than(view.desired)
+    )
     applied = applied_after(step, view, transition)
     in_order = pins.in_order_of_use(applied, observed.status.applied)
     return RolloutPlan(

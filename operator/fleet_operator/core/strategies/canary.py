@@ -175,7 +175,7 @@ def _late_verdict(
     # that. So may canaries in time: a call waits for what they were at. A pod behind a gate has not run.
     ran = view.workers.where(lambda f: not f.pod.gated)
     replaced = any(w.state is None or w.state.uptime_seconds < view.phase_seconds for w in ran)
-    replaced = replaced or all(is_in_time(view, w, goal) for w in slow)
+    replaced = replaced or all(is_in_time(view, w) for w in slow)
     had_twice = view.phase_seconds > 2 * limit
     dies = any(w.pod.restarts > 1 for w in slow)
     had_time = had_twice and dies if restarted else had_twice or not replaced
