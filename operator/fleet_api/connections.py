@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -67,7 +68,8 @@ class _Bounded(ResponseHandler):
     def feed_data(self, data: Any, size: int = 0) -> None:
         """Called for each message."""
         self._left -= 1
-        if self._left >= 0:
+        # aiohttp takes 101 as the answer, and keeps the connection. No request asks for another protocol.
+        if self._left >= 0 and data[0].code != HTTPStatus.SWITCHING_PROTOCOLS:
             if data[0].code // 100 != 1:  # the answer
                 self._left = 0
             super().feed_data(data, size)

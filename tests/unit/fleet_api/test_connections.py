@@ -172,6 +172,21 @@ async def test_a_request_never_gets_an_answer_that_came_before_it() -> None:
     server.close()
 
 
+async def test_an_answer_in_another_protocol_is_none_and_ends_its_connection() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(b"HTTP/1.1 101 A\r\n\r\n")
+        await reader.read()  # until the client has closed its end
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with asyncio.timeout(10), connections.untrusted_session() as http:
+        with pytest.raises(ClientError):
+            await http.post(url, data=b"{}")
+    server.close()
+
+
 async def test_interim_answers_of_a_worker_are_skipped() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for _ in range(3):
