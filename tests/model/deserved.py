@@ -49,7 +49,8 @@ class Deserved:
     called_at, last_called_at: when a worker's process first got a call of a kind for a version, by any leader, and
         when it last did.
     silent_at: when a worker last did not answer the leader, by its uid.
-    held_for_long: uids of workers that were fenced after they had held their requests for as long as any may.
+    held_for_long: uids of workers that were fenced after they had held their requests for as long as any may, under
+        several leaders.
     slow_look_at: when the leader last looked after as long as it takes until pauses must be renewed.
     """
 
@@ -95,7 +96,8 @@ class Deserved:
     ) -> None:
         if isinstance(call, Fence):
             longest = min(r.longest_hold_seconds for r in self.sim.promises.settings)
-            if worker.held_seconds > longest:
+            led_seconds = self.sim.now - self.sim.promises.stored_first.led_since
+            if worker.held_seconds > max(longest, led_seconds):
                 self.held_for_long.add(pod.uid)
             self._may_be_fenced(leader, call, pod, worker)
         if isinstance(call, Admit | Resume) and self.sim.promises.agree:

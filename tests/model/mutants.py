@@ -115,6 +115,7 @@ MUTANTS = [
         "core/apart.py",
         'if not m.is_doing("fence")',
         "if False",
+        seed=421,
     ),
     Mutant(
         2,
@@ -674,8 +675,8 @@ MUTANTS = [
         14,
         "joining workers do not count",
         "core/staging.py",
-        "if pod.deleting or pod.quarantine or not pod.running or",
-        "if worker.standing is Standing.CLOSED or",
+        "if pod.deleting or pod.quarantine or not pod.running or reads_from",
+        "if worker.standing is Standing.CLOSED or reads_from",
         BOUNDED,
     ),
     Mutant(
