@@ -172,7 +172,7 @@ async def test_a_request_never_gets_an_answer_that_came_before_it() -> None:
     server.close()
 
 
-async def test_an_answer_in_another_protocol_is_none_and_ends_its_connection() -> None:
+async def test_an_answer_in_another_protocol_does_not_count_and_ends_its_connection() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"{}")
         writer.write(b"HTTP/1.1 101 A\r\n\r\n")
