@@ -32,8 +32,8 @@ from fleet_worker.protocol import AdapterState, Failure, Named, Phase, Staged, W
 
 def missing_effect(call: WorkerCall, state: WorkerState) -> str:
     """Returns the effect of a call that an answer with success does not show; empty if it does."""
-    if not isinstance(state.phase, Phase):
-        return ""  # a newer release may have its own words for the effect
+    if not isinstance(state.phase, Phase) and not isinstance(call, Fence | Admit):
+        return ""  # a newer release may have its own words for the effect, but none for the latch
     match call:
         case CompareFiles() | CompareLora():
             missing = ""  # the answer itself is the result
