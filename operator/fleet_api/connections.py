@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -50,6 +49,9 @@ def socket_of(address: Any) -> socket.socket:
     return made
 
 
+_OTHER_PROTOCOL = 101
+
+
 class _Bounded(ResponseHandler):
     """A connection that ends with messages that no request waits for.
 
@@ -69,7 +71,7 @@ class _Bounded(ResponseHandler):
         """Called for each message."""
         self._left -= 1
         # aiohttp takes 101 as the answer, and keeps the connection. No request asks for another protocol.
-        if self._left >= 0 and data[0].code != HTTPStatus.SWITCHING_PROTOCOLS:
+        if self._left >= 0 and data[0].code != _OTHER_PROTOCOL:
             if data[0].code // 100 != 1:  # the answer
                 self._left = 0
             super().feed_data(data, size)
