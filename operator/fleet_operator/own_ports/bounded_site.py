@@ -1,9 +1,9 @@
 """Serves an aiohttp application on a port that strangers reach, at a bounded cost of the event loop.
 
 A connection carries one request, and ends after some seconds. An address has a part of the connections, and a place
-rests after its use: more connections are closed unread. So are those of an address with a place, beyond a rate of all.
-Where all are in use the oldest one gives way. So a client that comes now and then, such as a kubelet or Prometheus, is
-answered next to any number of clients that never stop. None waits in the queue of Linux, where nothing is in turns.
+rests after its use: more connections are closed unread. So are those of an address with three places, beyond a rate
+of all. Where all are in use the oldest one gives way. So a client that comes now and then, such as a kubelet or
+Prometheus, is answered next to many clients that never stop. None waits in the queue of Linux, where nothing is in turns.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ _served.addFilter(_is_ours)
 BACKLOG = 1024
 SHUTDOWN_SECONDS = 1.0
 ACCEPTED_AT_ONCE, ACCEPTED_PER_SECOND = 50, 10_000.0
+OWN_PLACES = 3
+"""Of an address, beyond the rate. A kubelet has one for `/livez` and two for `/readyz` while up to 500 addresses rest."""
 BURST_SECONDS = 0.1
 """Connections that may be served at once are those of this time."""
 
@@ -51,7 +53,8 @@ class Bounds:
         connections: how many are open at once.
         per_address: how many of them one address has.
         rest_seconds: how long the place of an ended connection counts as that of its address, at least.
-        per_second: how many are served. An address that has rested is served beyond it, and rests for longer.
+        per_second: how many are served. `OWN_PLACES` of each address are served beyond it, and rest for longer
+            with more addresses: all together are served at most at this multiple of the rate.
         seconds: how long one may last.
     """
 
@@ -127,7 +130,9 @@ class BoundedSite:
     async def _admit(self, accepted: socket.socket, peer: Any) -> None:
         address, now = str(peer[0]), asyncio.get_running_loop().time()
         held = self._by_address[address]
-        if held >= self._bounds.per_address or (held and self._free_at > now + BURST_SECONDS):
+        if held >= self._bounds.per_address or (
+            held >= OWN_PLACES and self._free_at > now + BURST_SECONDS
+        ):
             accepted.close()
             return
         self._free_at = max(self._free_at, now) + 1 / self._bounds.per_second
@@ -153,7 +158,7 @@ class BoundedSite:
         """Note that a connection has ended."""
         if connection in self._open:
             del self._open[connection]
-            # So that all addresses together are served at the rate, too. One that comes seldom has rested meanwhile.
+            # So that all addresses together are bounded, too. One that comes seldom has rested meanwhile.
             of_all_seconds = len(self._by_address) / self._bounds.per_second
             rest_seconds = max(self._bounds.rest_seconds, of_all_seconds)
             asyncio.get_running_loop().call_later(rest_seconds, self._leave, connection.address)
