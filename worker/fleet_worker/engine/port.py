@@ -76,7 +76,10 @@ class Engine(Protocol):
 
     @_quick
     async def is_paused(self) -> bool:
-        """Whether it generates nothing until `resume`."""
+        """Whether it begins no request until `resume`. With a pause that has returned, it generates nothing.
+
+        vLLM says so also while a drain, or a pause without an answer, still lets running requests generate.
+        """
 
     async def drain(self, *, keep_cache: bool = False) -> None:
         """Pause as soon as the running requests have ended. A pause meanwhile ends the wait."""
