@@ -131,6 +131,11 @@ class Deserved:
             return
         if worker.silent_seconds or pod.suspect or pod.worker.refuses_files or leader.looks_seldom:
             return  # of a leader that looks seldom, one lost pause makes a worker late
+        weights = self.sim.weights.desired_version, self.sim.weights.desired_run_id
+        began = self.called_at.get((pod.uid, pod.worker.restarts, "pause", *weights), self.sim.now)
+        pause_seconds = min(r.timeouts.pause_seconds + r.pause.limit() for r in promises.settings)
+        if worker.is_called_to("pause") and self.sim.now - began >= pause_seconds:
+            return  # its pause does not get through to it
         assert leader.observed is not None
         applied = leader.fleet.applied
         mixes = applied is None or (state.version, state.run_id) != (

@@ -66,14 +66,16 @@ class Readers:
         flight, asked, pod = leader.flights.get(uid), self.asked.get(uid), self.sim.pods.get(uid)
         if flight is not None and _is_read(flight.action.work, call):
             return True
+        ticket = pod.worker.staging if pod is not None else None
+        is_at_it = ticket is not None and ticket.work[1:] == ("", call.version, call.run_id)
+        is_at_it &= isinstance(call, Stage)
+        if ticket and is_at_it and self.sim.now - ticket.began_at >= call.timeout_seconds:
+            return False
         # A call without an answer counts for its time, until the worker has answered.
         lost = leader.lost.get(uid, {}).values()
         if any(_is_read(work, call) for work in lost):
             return worker.silent_seconds < call.timeout_seconds
-        ticket = pod.worker.staging if pod is not None else None
-        is_at_it = ticket is not None and ticket.work[1:] == ("", call.version, call.run_id)
-        is_at_it &= isinstance(call, Stage)
-        if ticket is None or not is_at_it or self.sim.now - ticket.began_at >= call.timeout_seconds:
+        if not is_at_it:
             return False
         heard = leader.heard.get(uid)
         if heard is not None and (asked is None or heard.at > asked.sent_at):

@@ -1,7 +1,8 @@
-"""The signs that a worker's state must show after a call that was answered with success.
+"""The signs that a worker's state must show after a call.
 
 A worker that answers with success and does nothing would otherwise be called without an end. In case of
-doubt the effect counts as shown: the next decision plans the call again if it is needed.
+doubt the effect of a call with an answer counts as shown: the next decision plans the call again if it is
+needed. A call without an answer has had an effect only if the state shows it.
 """
 
 from __future__ import annotations
@@ -32,8 +33,28 @@ from fleet_worker.protocol import AdapterState, Failure, Named, Phase, Staged, W
 
 def missing_effect(call: WorkerCall, state: WorkerState) -> str:
     """Returns the effect of a call that an answer with success does not show; empty if it does."""
-    if not isinstance(state.phase, Phase) and not isinstance(call, Fence | Admit):
-        return ""  # a newer release may have its own words for the effect, but none for the latch
+    return "" if _cannot_tell(call, state) else _missing(call, state)
+
+
+def shows_effect(call: WorkerCall, state: WorkerState) -> bool:
+    """Whether a state shows the effect of a call that got no answer."""
+    return not _missing(call, state) and not _has_own_words(call, state)
+
+
+def _cannot_tell(call: WorkerCall, state: WorkerState) -> bool:
+    """Whether a state without the effect of a call proves nothing. A worker reports no stage while it is at other
+    work.
+    """
+    elsewhere = state.operation is not None and state.operation.kind != "stage"
+    return _has_own_words(call, state) or (isinstance(call, Stage) and elsewhere)
+
+
+def _has_own_words(call: WorkerCall, state: WorkerState) -> bool:
+    """Whether a newer release may have its own words for the effect. It has none for the latch."""
+    return not isinstance(state.phase, Phase) and not isinstance(call, Fence | Admit)
+
+
+def _missing(call: WorkerCall, state: WorkerState) -> str:
     match call:
         case CompareFiles() | CompareLora():
             missing = ""  # the answer itself is the result
@@ -76,15 +97,14 @@ def _missing_weights(call: Stage | Load | Apply | CanaryPrompts, state: WorkerSt
         return "" if reported else f"it reports no canary prompts on {_named(call)}"
     loaded = _same_run(state, call) and call.digest in {None, state.digest}
     if isinstance(call, Stage):
-        staged = loaded or _is(state.staged, call) or _may_stage(state, call)
+        staged = loaded or _is(state.staged, call) or _stages(state, call)
         return "" if staged else f"{_named(call)} is not staged"
     return "" if loaded else f"{_named(call)} is not in its engine"
 
 
-def _may_stage(state: WorkerState, call: Stage) -> bool:
-    """Whether it works on the call. It reports no stage while it is at other work."""
+def _stages(state: WorkerState, call: Stage) -> bool:
     work = state.operation
-    return work is not None and (work.kind != "stage" or _same_run(work, call))
+    return work is not None and work.kind == "stage" and _same_run(work, call)
 
 
 def _missing_pause(state: WorkerState) -> str:

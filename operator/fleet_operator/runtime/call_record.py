@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fleet_operator.core.actions import WorkerCall
-from fleet_operator.core.call_effects import is_reported, missing_effect
+from fleet_operator.core.call_effects import is_reported, missing_effect, shows_effect
 from fleet_operator.core.work import COMPARISONS, Outcome, Unheeded, Work
 from fleet_operator.ports import WorkerAnswer
 from fleet_operator.runtime.attempts import Attempts
@@ -78,7 +78,7 @@ class CallRecord:
     def note_state(self, state: WorkerState) -> None:
         """Note a state that the process has reported: it may show what an answer did not."""
         for work, failed in list(self._failed.items()):
-            if work.kind in COMPARISONS or missing_effect(failed.call, state):
+            if work.kind in COMPARISONS or not shows_effect(failed.call, state):
                 continue
             del self._failed[work]
             if (attempt := self._attempts.of(work)) is not None:

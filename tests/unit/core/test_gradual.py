@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.support.builders import NOW, WorkerBuilder, make_view, make_worker, texts_of
 from tests.support.present import present
 
+from fleet_operator.core.strategies.base import RolloutProblem
 from fleet_operator.core.strategies.choice import in_flight, rolling
 from fleet_worker.protocol import Operation, Reason
 from rlfleet_resources.reasons import ConditionReason
@@ -177,6 +178,19 @@ class TestFailures:
         given = {"phase": LOADING, "rollout_seconds": 100, "maxFailures": 1}
 
         assert texts_of(rolling(view(failed, other, **given)).actions) == done
+
+    @pytest.mark.parametrize(("phase", "halts"), [(STAGING, True), (LOADING, False)])
+    def test_a_read_that_hangs_is_reported_also_after_others_have_swapped(self, phase, halts):
+        reads = old(0).doing("stage", "42")
+
+        def found(seconds: float) -> RolloutProblem | None:
+            workers = (reads.working_for(seconds), new(1))
+            return in_flight(view(*workers, phase=phase, phase_seconds=901)).problem
+
+        assert found(899) is None
+        problem = present(found(901))
+        assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
+        assert problem.halt is halts
 
     def test_a_worker_that_drains_does_not_take_the_turn_of_another(self):
         drains = staged(0).draining_since(NOW)

@@ -84,6 +84,22 @@ def test_a_later_state_may_show_the_effect_of_a_call_without_an_answer():
     assert record.wait_seconds(work("admit 1"), 0) == 0
 
 
+@pytest.mark.parametrize(
+    ("text", "state"),
+    [
+        ("stage 2", state_of(SERVING.doing("apply", "1"))),
+        ("pause", state_of(SERVING).model_copy(update={"phase": "verifying"})),
+    ],
+)
+def test_a_state_that_cannot_show_the_effect_does_not_end_its_wait(text, state):
+    record = CallRecord()
+    send(record, text, SILENT, 0)
+    record.note_state(state)
+
+    assert record.unheeded(0.5)
+    assert record.wait_seconds(work(text), 0) == FIRST_SECONDS
+
+
 def test_no_state_shows_the_result_of_a_comparison():
     record = CallRecord()
     send(record, "compare 1", SILENT, 0)

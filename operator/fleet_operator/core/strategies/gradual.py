@@ -14,7 +14,8 @@ A worker that is missing or held is away. A pod behind a scheduling gate is not 
 hold it back for days, and the other workers would keep the old version meanwhile.
 
 Failures:
-* A worker that refuses to stage stops new swaps, and keeps serving. The problem is reported.
+* A worker that refuses to stage stops new swaps, and keeps serving. The problem is reported. The same holds for
+  one that reads for too long after others have swapped. Before, its version is abandoned.
 * A swap that fails in the engine counts against `maxFailures`. Beyond that the rollout halts. With
   `onFailure: Halt` each worker keeps the version that it has, so that two versions serve. With
   `Rollback` the goal is the applied version.
@@ -78,10 +79,11 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     swapping = behind.where(lambda f: f.is_doing("apply", goal))
     stuck = late(view, "apply", goal, swapping, in_phase=False)
     waiting = behind.where(lambda f: not f.has_bytes(goal))
-    overdue = late(view, "stage", goal, waiting)
+    stages = view.phase is RolloutPhase.STAGING
+    overdue = late(view, "stage", goal, waiting, in_phase=stages)
     failed = list({m.pod.uid: m for m in (*refused, *closed, *stuck, *overdue)}.values())
     phase = _phase(view, goal, behind, closed)
-    halt = bool(closed or stuck or overdue or failed_to_load(view, goal, refused))
+    halt = bool(closed or stuck or (overdue and stages) or failed_to_load(view, goal, refused))
     under_way = behind or view.phase in _UNDER_WAY
     problem = over_budget(view, goal, failed, phase, halt=halt) if under_way else None
     idle = waiting.where(lambda f: f.standing is Standing.OPEN)
