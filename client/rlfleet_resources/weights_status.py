@@ -152,6 +152,23 @@ class CanaryVerdict(Resource):
     message: Message = ""
 
 
+class CanaryRecord(Resource):
+    """One worker that was called to read the desired version as its canary.
+
+    Fields:
+        uid: of its pod.
+        called_at: when its present process got the first call.
+        restarts: of its container at that call.
+        deaths: how many processes before this one have ended after such a call.
+    """
+
+    pod: str
+    uid: str
+    called_at: Timestamp
+    restarts: int = 0
+    deaths: int = 0
+
+
 class WeightsStatus(Status):
     """The observed state of the rollout.
 
@@ -187,6 +204,7 @@ class WeightsStatus(Status):
     store_reads: StoreReads | None = None
     effect: RolloutEffect | None = None
     canary: CanaryVerdict | None = None
+    canaries: tuple[CanaryRecord, ...] = at_most(MAX_CANARY_PODS)
     superseded_versions: int = 0
     files_unread: bool = False
     history: tuple[HistoryEntry, ...] = at_most(MAX_HISTORY)

@@ -151,8 +151,11 @@ class RandomAdapters:
             known = (name, spec.version, spec.run_id) in {
                 (p.adapter, p.version, p.run_id) for p in stored
             }
-            if pod is None or pod.worker.admitted or not known:
+            if pod is None or pod.worker.admitted or pod.worker.generates or not known:
                 continue
+            calls = [*self.fleet.leader.todo, *(f.action for f in self.fleet.wire.flights())]
+            if any(getattr(c, "pod_uid", "") == pod.uid for c in calls):
+                continue  # it may be its admission
             other = f"{self.fleet.files.first_at(path)}~rewritten"
             self.fleet.note("user", f"gives other files of adapter {name} to {pod.name}")
             pod.worker.adapters[name] = FakeAdapter(spec.version, spec.run_id, path, other)

@@ -69,13 +69,11 @@ class Readers:
         ticket = pod.worker.staging if pod is not None else None
         is_at_it = ticket is not None and ticket.work[1:] == ("", call.version, call.run_id)
         is_at_it &= isinstance(call, Stage)
-        if ticket and is_at_it and self.sim.now - ticket.began_at >= call.timeout_seconds:
-            return False
+        over = ticket is not None and self.sim.now - ticket.began_at >= call.timeout_seconds
         # A call without an answer counts for its time, until the worker has answered.
-        lost = leader.lost.get(uid, {}).values()
-        if any(_is_read(work, call) for work in lost):
-            return worker.silent_seconds < call.timeout_seconds
-        if not is_at_it:
+        if any(_is_read(work, call) for work in leader.lost.get(uid, {}).values()):
+            return not (is_at_it and over) and worker.silent_seconds < call.timeout_seconds
+        if over or not is_at_it:
             return False
         heard = leader.heard.get(uid)
         if heard is not None and (asked is None or heard.at > asked.sent_at):

@@ -8,7 +8,7 @@ fleet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Self, get_args
@@ -22,6 +22,7 @@ from fleet_operator.core.manifests.templates import RecordedTemplate
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pod_waits import PodWait
 from fleet_operator.core.strategies.base import RolloutView
+from fleet_operator.core.strategies.trials import Trial
 from fleet_operator.core.work import Compared, Outcome, Unheeded, Work
 from fleet_operator.core.worker_calls import LEASE_SECONDS
 from fleet_operator.core.worker_view import PodView, Standing, WorkerView
@@ -453,6 +454,7 @@ def make_view(
     phase_seconds: float = 0,
     rollout_seconds: float = 100,
     verdict: CanaryVerdict | None = None,
+    trials: Sequence[Trial] = (),
     transition: Transition | None = None,
     **rollout: Any,
 ) -> RolloutView:
@@ -473,6 +475,7 @@ def make_view(
         phase_seconds=phase_seconds,
         rollout_seconds=rollout_seconds,
         verdict=verdict,
+        trials=tuple(trials),
         workers=views,
         transition=transition,
     )

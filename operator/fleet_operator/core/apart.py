@@ -39,6 +39,7 @@ from fleet_operator.core.messages import some
 from fleet_operator.core.pins import Pins
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.strategies.base import RolloutView, Step
+from fleet_operator.core.work import Outcome, Unheeded
 from fleet_operator.core.worker_view import PROBE_SECONDS, Standing, WorkerView
 from fleet_worker.protocol import Phase
 from rlfleet_resources.weights_status import RolloutPhase
@@ -153,7 +154,7 @@ def _before_opening(step: Step, view: RolloutView) -> tuple[Step, Mapping[Weight
         and w.standing is Standing.CLOSED
         and (w.call is None or w.is_called_to("admit"))
     }
-    stubborn = [w for w in unsure if any(u.lasts for u in w.unheeded)]
+    stubborn = [w for w in unsure if any(map(_settles_nothing, w.unheeded))]
     quarantines |= {
         w.pod.uid: Quarantine(pod_name=w.pod.name, pod_uid=w.pod.uid, reason=_STUBBORN)
         for w in stubborn
@@ -170,6 +171,12 @@ _SILENT = "it does not answer, and may serve other weights than the fleet when i
 _ENDLESS = "it holds its requests, and its work does not end"
 _STUBBORN = "an admission at another version may still be under way to it, and it follows no call"
 _UNSURE = "an admission at another version may still be under way to it"
+
+
+def _settles_nothing(call: Unheeded) -> bool:
+    """Whether a call shows that its worker takes no newer epoch. A refusal of another call than a fence has it."""
+    takes_none = call.work.kind == "fence" or call.outcome is Outcome.UNANSWERED
+    return call.lasts and call.work.adapter is None and takes_none
 
 
 def _may_open_late(worker: Facts) -> bool:

@@ -35,6 +35,7 @@ from fleet_operator.core.staleness import unaware_of
 from fleet_operator.core.strategies import external
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.choice import strategy_of
+from fleet_operator.core.strategies.trials import Trial, trials_of
 from fleet_operator.core.transition import named_in, open_transition, transition_after
 from fleet_operator.core.weight_roots import roots_problem
 from fleet_operator.core.worker_view import Standing
@@ -203,6 +204,7 @@ def _view(
         phase_seconds=weights.watched.phase_seconds if weights else 0,
         rollout_seconds=rollout_seconds(weights, wanted, now),
         verdict=weights.status.canary if weights else None,
+        trials=_trials(observed, weights, wanted, now),
         lora_goals=joiners_lora_of(observed),
         workers=observed.workers,
         strategy=strategy,
@@ -290,6 +292,20 @@ def recorded_phase(weights: WeightsView | None, wanted: Checkpoint | None) -> Ro
 def _knows(weights: WeightsView, wanted: Checkpoint) -> bool:
     """Whether the last status of a WeightVersion is about its desired weights."""
     return weights.status.is_about(wanted.version, wanted.run_id)
+
+
+def _trials(
+    observed: FleetObserved,
+    weights: WeightsView | None,
+    wanted: Checkpoint | None,
+    now: datetime,
+) -> tuple[Trial, ...]:
+    """The trials of this attempt at the wanted weights."""
+    if weights is None or wanted is None or not _knows(weights, wanted):
+        return ()
+    if weights.status.retried != weights.retry:
+        return ()
+    return trials_of(weights.status.canaries, observed.workers, weights.watched, now)
 
 
 def rollout_seconds(weights: WeightsView | None, wanted: Checkpoint | None, now: datetime) -> float:

@@ -22,6 +22,7 @@ from fleet_operator.core.rollout_history import (
     timings_of,
 )
 from fleet_operator.core.rollout_plan import RolloutPlan
+from fleet_operator.core.strategies.trials import records_after
 from fleet_operator.core.weights_conditions import weights_conditions
 from fleet_operator.core.weights_in_use import applied_record
 from fleet_operator.core.worker_view import Standing
@@ -77,6 +78,13 @@ def weights_status(
         store_reads=store_reads_of(observed, weights, rollout, phase, fresh=fresh),
         effect=effect,
         canary=rollout.step.verdict or before.canary,
+        canaries=records_after(
+            () if fresh else before.canaries,
+            rollout.step.canaries,
+            rollout.step.actions,
+            desired,
+            now=now,
+        ),
         superseded_versions=before.superseded_versions
         + (other is not None and other.result == "Superseded"),
         files_unread=rollout.files_unread,

@@ -101,6 +101,16 @@ OPENING = ("admit 41 on policy-1", "resume 41 on policy-2")
             {"Quarantine policy-0"},
             id="it follows no call",
         ),
+        pytest.param(
+            W(0).joining("40").ignoring("stage 41", outcome=Outcome.REFUSED).that_may_open(),
+            {"fence on policy-0"},
+            id="it refuses another call",
+        ),
+        pytest.param(
+            W(0).joining("40").ignoring("adapter x 1", outcome=Outcome.UNANSWERED).that_may_open(),
+            {"fence on policy-0"},
+            id="it follows no call about an adapter",
+        ),
         pytest.param(W(0).joining("40").that_may_open().going(), {*OPENING}, id="its pod goes"),
         pytest.param(
             W(0).joining("40").that_may_open().quarantined(), {*OPENING}, id="a quarantine lasts"

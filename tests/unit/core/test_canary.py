@@ -15,10 +15,10 @@ from tests.support.builders import (
 from tests.support.figures import figures
 from tests.support.present import present
 
-from fleet_operator.core.pod_waits import Awaited, PodWait
 from fleet_operator.core.strategies import canary, synchronized
 from fleet_operator.core.strategies.base import Step
 from fleet_operator.core.strategies.choice import rolling, strategy_of
+from fleet_operator.core.strategies.trials import Trial
 from fleet_worker.protocol import Operation, Phase, Reason
 from rlfleet_resources.conditions import MAX_MESSAGE_CHARACTERS
 from rlfleet_resources.fleet_status import Transition
@@ -59,6 +59,11 @@ def hanging(n: int) -> WorkerBuilder:
 
 def loaded(n: int) -> WorkerBuilder:
     return make_worker(n).joining("42").probed("41")
+
+
+def trial(n: int = 0, seconds: float = 1e6, *, deaths: int = 0, is_alive: bool = True) -> Trial:
+    """That of a canary that got its call long ago."""
+    return Trial(f"policy-{n}", f"uid-{n}", seconds, is_alive, deaths)
 
 
 def judged(n: int, **found) -> WorkerBuilder:
@@ -365,9 +370,10 @@ def test_canaries_have_a_deadline():
     limit = 900 + 60 + 3 * 600
 
     def after(seconds: float, *workers: WorkerBuilder):
-        return STEP(make_view(*workers, phase=RolloutPhase.JUDGING, phase_seconds=seconds)).problem
+        given = {"phase": RolloutPhase.JUDGING, "phase_seconds": seconds}
+        return STEP(make_view(*workers, trials=[trial(seconds=seconds)], **given)).problem
 
-    assert after(limit, apart(0), old(1)) is None
+    assert after(limit, hanging(0), old(1)) is None
     assert after(limit + 1, judged(0), old(1)) is None
     problem = present(after(limit + 1, hanging(0), old(1)))
     assert problem.halt
@@ -397,42 +403,43 @@ def test_if_all_canaries_die_the_time_to_judge_does_not_begin_again():
 
 
 @pytest.mark.parametrize(
-    ("canary_worker", "phase_seconds", "halts"),
+    ("canary_worker", "trials", "halts"),
     [
-        pytest.param(hanging(0), 2761, True, id="was there all the time"),
-        pytest.param(apart(0), 2761, False, id="waits for its next call"),
-        pytest.param(STARTED.restarted(2), 2761, False, id="has restarted"),
-        pytest.param(STARTED.restarted(2), 2 * 2760 + 1, True, id="restarts repeatedly"),
-        pytest.param(STARTED.restarted(1), 1e6, False, id="was away for long, once"),
-        pytest.param(STARTED, 1e6, False, id="is new"),
+        pytest.param(hanging(0), [trial(0, 2761)], True, id="had its time"),
+        pytest.param(hanging(0), [trial(0, 2760)], False, id="took a place late"),
+        pytest.param(apart(0), [trial(0, 2761)], False, id="waits for its next call"),
+        pytest.param(apart(0), [trial(0, 5521)], True, id="waits for its next call for long"),
+        pytest.param(STARTED, [trial(0, 1), trial(1, is_alive=False)], False, id="one has gone"),
+        pytest.param(STARTED, [trial(0, 1, deaths=1)], False, id="has died once"),
+        pytest.param(STARTED, [trial(0, 1, deaths=2)], True, id="has died twice"),
+        pytest.param(STARTED, [trial(0, 1, deaths=1), trial(1, deaths=1)], True, id="two died"),
+        pytest.param(STARTED.restarted(9), [trial(0, 1)], False, id="restarted before"),
     ],
 )
-def test_a_canary_that_has_restarted_is_late_only_if_it_restarts_repeatedly(
-    canary_worker, phase_seconds, halts
+def test_a_version_is_abandoned_as_late_if_a_canary_had_its_time_or_canaries_die_repeatedly(
+    canary_worker, trials, halts
 ):
-    view = make_view(canary_worker, old(1), phase=RolloutPhase.JUDGING, phase_seconds=phase_seconds)
-    problem = present(STEP(view).problem)
+    given = {"phase": RolloutPhase.JUDGING, "phase_seconds": 2 * 2760 + 1, "trials": trials}
+    problem = present(STEP(make_view(canary_worker, old(1), **given)).problem)
 
     assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
     assert problem.halt is halts
 
 
-@pytest.mark.parametrize(
-    ("seconds_up", "phase_seconds", "halts"),
-    [
-        (5, 2761, False),
-        (2770, 2790, False),  # its process began in this phase, and it may have got its calls later
-        (2800, 2790, True),
-        (5, 2 * 2760 + 1, True),
-    ],
-)
-def test_a_canary_in_the_place_of_one_that_has_died_has_twice_the_time(
-    seconds_up, phase_seconds, halts
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_worker_whose_prompts_on_the_applied_version_hang_is_no_canary_while_there_is_another(
+    others,
 ):
-    died = old(1).reporting(uptime_seconds=seconds_up)
-    view = make_view(hanging(0), died, phase=RolloutPhase.JUDGING, phase_seconds=phase_seconds)
+    work = Operation(kind="probe", version="41", running_seconds=601)
+    hangs = old(0).reporting(operation=work)
+    given = {"phase": RolloutPhase.JUDGING, "phase_seconds": 1e6}
+    taken = STEP(make_view(hangs, *(old(n + 1) for n in range(others)), **given))
 
-    assert present(STEP(view).problem).halt is halts
+    assert texts_of(taken.actions) == ["probe 41 on policy-1"][:others]
+    problem = present(taken.problem)
+    assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
+    assert not problem.halt
+    assert ("probe 41" in problem.message) is not others
 
 
 @pytest.mark.parametrize(
@@ -440,16 +447,34 @@ def test_a_canary_in_the_place_of_one_that_has_died_has_twice_the_time(
     [
         pytest.param([known(1), known(2), known(3)], ["stage 42 on policy-1"], id="most serve"),
         pytest.param([known(2), known(3)], [], id="half of them serve"),
-        pytest.param([known(2).staged("42"), known(3)], ["fence on policy-2"], id="it has begun"),
         pytest.param([apart(1), known(2), known(3)], ["load 42 on policy-1"], id="one is back"),
     ],
 )
 def test_half_of_the_replicas_serve_while_canaries_die(alive, calls):
     """A version that kills each canary would take all workers from their clients, one after the other."""
     dead = [make_worker(n).not_running() for n in range(4 - len(alive))]
-    view = make_view(*dead, *alive, phase=RolloutPhase.JUDGING, replicas=4)
+    given = {"phase": RolloutPhase.JUDGING, "replicas": 4, "phase_seconds": 1e6}
+    taken = STEP(make_view(*dead, *alive, trials=[trial(0, is_alive=False)], **given))
 
-    assert texts_of(STEP(view).actions) == calls
+    assert texts_of(taken.actions) == calls
+    if not calls:
+        problem = present(taken.problem)
+        assert not problem.halt
+        assert "died (policy-0)" in problem.message
+
+
+@pytest.mark.parametrize("trials", [[], [trial(1)]])
+def test_replicas_that_were_away_before_do_not_count_as_dead_canaries(trials):
+    given = {"phase": RolloutPhase.JUDGING, "replicas": 2, "trials": trials}
+    taken = STEP(make_view(make_worker(0).not_running(), known(1), **given))
+
+    assert texts_of(taken.actions) == ["stage 42 on policy-1"]
+
+
+def test_a_canary_keeps_its_part_when_a_worker_before_it_comes_back():
+    taken = STEP(make_view(known(0), known(1).staged("42"), trials=[trial(1)]))
+
+    assert texts_of(taken.actions) == ["fence on policy-1"]
 
 
 def test_a_canary_that_reads_a_superseded_version_gets_the_calls_of_the_next_one():
@@ -457,14 +482,6 @@ def test_a_canary_that_reads_a_superseded_version_gets_the_calls_of_the_next_one
     reads = old(0).doing("stage", "40")
 
     assert texts_of(STEP(make_view(reads, old(1))).actions) == ["probe 41 on policy-0"]
-
-
-def test_a_pod_behind_a_gate_has_not_died():
-    gate = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
-    gated = make_worker(2).not_running().awaiting(gate)
-    view = make_view(hanging(0), old(1), gated, phase=RolloutPhase.JUDGING, phase_seconds=2761)
-
-    assert present(STEP(view).problem).halt
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from fleet_operator.core.lora_goals import JoinersLora
 from fleet_operator.core.percentages import rounded_down
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.staging import max_staging
+from fleet_operator.core.strategies.trials import Trial
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Failure
 from rlfleet_resources.fleet_status import Transition, TransitionStrategy
@@ -44,6 +45,7 @@ class RolloutView:
             (`FleetObserved.expected_workers`).
         phase, phase_seconds: the recorded phase of the desired version, and how long it has lasted.
         verdict: the last verdict on the canaries.
+        trials: of the canaries of the desired version so far.
         lora_goals: the LoRA adapters that joining workers need, or must not have, before they are admitted.
         rollout_seconds: how long this attempt has lasted; earlier failures do not count.
         reads_from_peers: workers read versions from each other (`peers`).
@@ -64,6 +66,7 @@ class RolloutView:
     phase_seconds: float
     rollout_seconds: float
     verdict: CanaryVerdict | None = None
+    trials: tuple[Trial, ...] = ()
     lora_goals: tuple[JoinersLora, ...] = ()
     workers: Workers = NO_WORKERS
     strategy: TransitionStrategy = "Synchronized"
@@ -143,6 +146,7 @@ class Step:
         goal: the weights that this step works towards. They differ from the desired weights while a
             superseded rollout finishes, and after a halt.
         verdict: the new verdict on the canaries, if there is one.
+        canaries: the workers that judge the desired version.
         holds_requests: members are held or are about to be; the pods should not be changed now.
         awaits_source: the directory of the goal does not exist yet; workers only look for it.
         requeue_after_seconds: decide again after this time, even without a change.
@@ -156,6 +160,7 @@ class Step:
     problem: RolloutProblem | None = None
     failed: tuple[str, ...] = ()
     verdict: CanaryVerdict | None = None
+    canaries: tuple[WorkerView, ...] = ()
     holds_requests: bool = False
     awaits_source: bool = False
     requeue_after_seconds: float | None = None

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from fleet_operator.core import worker_failures
-from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.percentages import at_least
 from fleet_operator.core.strategies.base import RolloutView
 from fleet_operator.core.strategies.shared import without
 from fleet_operator.core.worker_view import Standing, WorkerView
-from rlfleet_resources.weights_status import RolloutPhase
 
 
 class Baseline(IntEnum):
@@ -56,7 +54,8 @@ def canaries_of(view: RolloutView, able: Sequence[WorkerView]) -> list[WorkerVie
         return []
     tier = {best} if best >= Baseline.MISSING else {Baseline.KNOWN, Baseline.LOADED}
     chosen = [w for w in able if baselines[w.pod.uid] in tier]
-    chosen.sort(key=lambda w: (baselines[w.pod.uid], w.pod.ordinal))
+    at_it = {t.uid for t in view.trials if t.is_alive}
+    chosen.sort(key=lambda w: (w.pod.uid not in at_it, baselines[w.pod.uid], w.pod.ordinal))
     number = at_least(view.settings.canary.workers, view.replicas)
     return list(_without_last_ones(view, chosen, number)[:number])
 
@@ -69,21 +68,15 @@ def _without_last_ones(
 
     `number`: of the canaries.
     """
-    if view.phase is not RolloutPhase.JUDGING:
+    at_it = {t.uid for t in view.trials if t.is_alive}
+    if len(at_it) == len(view.trials):
         return able
     keep = min(view.replicas // 2, view.replicas - number)
     serving = [w for w in able if w.standing is Standing.OPEN]
-    fresh = [w for w in serving if not _has_begun(w, view.desired)]
+    fresh = [w for w in serving if w.pod.uid not in at_it]
     open_now = view.members.count(lambda f: f.standing is Standing.OPEN)
     spare = open_now - (len(serving) - len(fresh)) - keep
     return without(able, fresh[max(0, spare) :])
-
-
-def _has_begun(worker: WorkerView, goal: Checkpoint) -> bool:
-    """Whether a serving worker was called to read the version."""
-    reads = worker.is_called_to("stage") or worker.is_doing("stage", goal)
-    refused = worker_failures.last_failure(worker, goal) is not None
-    return reads or refused or worker.facts.has_bytes(goal)
 
 
 def _baselines_of(workers: Sequence[WorkerView], view: RolloutView) -> dict[str, Baseline]:

@@ -23,8 +23,8 @@ worker has ever loaded the version.
 If a canary dies, another worker takes its place, as long as half of the replicas serve then. Below that the
 version is judged by those that come back.
 
-The verdict is stored in the status of the WeightVersion, so that the version is not judged again
-after a canary dies.
+The canaries and the verdict are stored in the status of the WeightVersion. So the time of a canary begins with its
+call, one that was away before has not died of the version, and the version is not judged again after a canary dies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fleet_operator.core.facts import Facts
 from fleet_operator.core.identity import Named, WeightsId, same_weights
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.lateness import is_in_time, lasts
-from fleet_operator.core.messages import pod_names, problem_of, some, unready
+from fleet_operator.core.messages import named, pod_names, problem_of, some, unready
 from fleet_operator.core.missing_checkpoint import is_missing
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step, Strategy
 from fleet_operator.core.strategies.baselines import (
@@ -59,7 +59,7 @@ from fleet_operator.core.strategies.shared import (
     without,
 )
 from fleet_operator.core.worker_view import Standing, WorkerView
-from fleet_operator.counts import agree
+from fleet_operator.counts import agree, counted_of
 from fleet_worker.protocol import Phase, PromptsReport
 from rlfleet_resources.reasons import ConditionReason
 from rlfleet_resources.weights_status import MAX_CANARY_PODS, CanaryVerdict, RolloutPhase
@@ -67,6 +67,7 @@ from rlfleet_resources.weights_status import MAX_CANARY_PODS, CanaryVerdict, Rol
 _APART = frozenset({Phase.JOINING, Phase.PAUSING, Phase.LOADING, Phase.BROKEN})
 """The phases of a canary behind its closed latch. It keeps its part in all of them: otherwise the next worker would
 take it over while this one loads, and leave its clients, too."""
+_NAMED_AT_MOST = 3
 
 
 def then(strategy: Strategy) -> Strategy:
@@ -106,9 +107,12 @@ def _judge(view: RolloutView) -> Step:
     joining = view.joining.where(lambda f: f.phase in _APART)
     able = view.members.plus(joining).where(_may_judge)
     failed = [w for w in able.where(lambda f: f.refuses) if view.failure_of(w, goal)]
+    at_work = able.where(lambda f: f.operation is not None)
+    hanging = [w for w in at_work if _hangs_elsewhere(w, view)]
     halt = bool(failed_to_load(view, goal, failed))
     problem = over_budget(view, goal, failed, RolloutPhase.STAGING, halt=halt, among=able)
-    chosen = canaries_of(view, able if problem else without(able, failed))
+    chosen = canaries_of(view, able if problem else without(able, [*failed, *hanging]))
+    chosen = chosen or canaries_of(view, without(able, failed))
     if failed and not chosen:
         # Only they can compare.
         may_fail, staging = view.may_fail, RolloutPhase.STAGING
@@ -142,6 +146,7 @@ def _judge(view: RolloutView) -> Step:
         problem=problem,
         failed=pod_names(failed),
         verdict=verdict,
+        canaries=tuple(chosen),
         holds_requests=any(w.has_loaded(goal) for w in chosen)
         or any(isinstance(a, Fence) for a in requested),
     )
@@ -157,10 +162,10 @@ def _late_verdict(
 ) -> RolloutProblem | None:
     """The problem that canaries are late.
 
-    The limit is the time to stage, to drain, to load once and to run the prompts twice. If the verdict
-    is late, the version is abandoned. A late baseline is only reported. So are canaries that have died, or that
-    have taken the place of one: the version need not be the cause. After twice the time it is, if their processes
-    live or end repeatedly.
+    The limit is the time to stage, to drain, to load once and to run the prompts twice. A version is abandoned
+    when a canary has had this time since its call, or twice the time if it was at something else before. So is a
+    version after twice the time if processes have ended repeatedly after their calls. A late baseline is only
+    reported, and so are canaries that have died.
     """
     timeouts = view.settings.timeouts
     limit = view.staging_seconds(len(chosen)) + 3 * timeouts.load_seconds
@@ -169,18 +174,44 @@ def _late_verdict(
     slow = lacking or [w for w in chosen or view.workers if not _report(w, view)]
     if not slow or not lasts(view, limit, phase):
         return None
-    goal = view.applied if lacking else view.desired
-    restarted = all(w.state is None or w.state.uptime_seconds <= limit for w in slow)
-    # If a worker has ended meanwhile, the canaries may be those that came after it, and were called long after
-    # that. So may canaries in time: a call waits for what they were at. A pod behind a gate has not run.
-    ran = view.workers.where(lambda f: not f.pod.gated)
-    replaced = any(w.state is None or w.state.uptime_seconds < view.phase_seconds for w in ran)
-    replaced = replaced or all(is_in_time(view, w) for w in slow)
-    had_twice = view.phase_seconds > 2 * limit
-    dies = any(w.pod.restarts > 1 for w in slow)
-    had_time = had_twice and dies if restarted else had_twice or not replaced
-    halt = bool(chosen) and not lacking and had_time
-    return problem_of(slow, goal, phase, may_fail=view.may_fail, halt=halt)
+    if lacking:
+        return problem_of(slow, view.applied, phase, may_fail=view.may_fail, halt=False)
+    if not chosen:
+        return _without_canaries(view)
+    trials = {t.uid: t.seconds for t in view.trials if t.is_alive}
+    called = [w for w in slow if w.pod.uid in trials]
+    if not called:
+        return _without_a_call(slow, view)
+    had_time = any(
+        trials[w.pod.uid] > (2 * limit if is_in_time(view, w) else limit) for w in called
+    )
+    die = view.phase_seconds > 2 * limit and sum(t.deaths for t in view.trials) > 1
+    return problem_of(called, view.desired, phase, may_fail=view.may_fail, halt=had_time or die)
+
+
+def _without_canaries(view: RolloutView) -> RolloutProblem:
+    """The problem that no worker may test the version, and none comes back."""
+    number = view.members.count(lambda f: f.standing is Standing.OPEN)
+    serve = counted_of(number, view.replicas, "worker", "serves", "serve")
+    others = view.workers.where(lambda f: f.standing is not Standing.OPEN)
+    gone = [t.pod for t in view.trials if not t.is_alive]
+    died = f", and canaries have died ({named(gone, len(gone))})" if gone else ""
+    message = (
+        f"no worker tests version {view.desired}: {serve} clients{died}. Half of the replicas keep serving. "
+        f"Look at the other pods ({some(others)}), or publish another version"
+    )
+    return RolloutProblem(reason=ConditionReason.DEADLINE_EXCEEDED, message=message, halt=False)
+
+
+def _without_a_call(slow: Sequence[WorkerView], view: RolloutView) -> RolloutProblem:
+    """The problem that canaries are at something else, for longer than a judgement may take."""
+    works = "; ".join(f"{w.pod.name}: {w.operation or 'no work'}" for w in slow[:_NAMED_AT_MOST])
+    message = (
+        f"version {view.desired} is not tested: {agree(len(slow), 'its canary has', 'its canaries have')} not run "
+        f"the prompts on version {view.applied.label} yet ({works}). The fleet stays on the applied version. "
+        f"Look at the logs of {agree(len(slow), 'this pod', 'these pods')}"
+    )
+    return RolloutProblem(reason=ConditionReason.DEADLINE_EXCEEDED, message=message, halt=False)
 
 
 def _calls_to_held(view: RolloutView) -> Sequence[WorkerCall]:
@@ -290,6 +321,13 @@ def _verdict(
         kl=round(float(worst["kl"]), 4),
         message=message,
     )
+
+
+def _hangs_elsewhere(worker: WorkerView, view: RolloutView) -> bool:
+    """Whether its work on other weights takes too long, so that another worker is the canary."""
+    work = worker.operation
+    goal = view.desired.version, view.desired.run_id
+    return work is not None and work[1:3] != goal and not is_in_time(view, worker)
 
 
 def _may_judge(worker: Facts) -> bool:
