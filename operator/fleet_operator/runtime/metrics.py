@@ -51,86 +51,74 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         self._fleets = fleets = CollectorRegistry()
         """The series that name fleets and namespaces."""
-        self.leading = Gauge(
-            "rlfleet_operator_leading", "1 while this process leads.", ("operator",),
-            registry=registry,
-        ).labels(operator)  # fmt: skip
-        watches = Gauge(
+        gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
+        histogram = partial(Histogram, buckets=_SECONDS, registry=registry)
+        self.leading = gauge(
+            "rlfleet_operator_leading", "1 while this process leads.", ("operator",)
+        ).labels(operator)
+        watches = gauge(
             "rlfleet_operator_watches",
             "1 for each namespace that is watched; * for all, and ? for some that are not named.",
-            ("namespace",), registry=registry,
-        )  # fmt: skip
+            ("namespace",),
+        )
         if namespaces and not names_fleets:
             namespaces = ("?",)
         for namespace in namespaces or ("*",):
             watches.labels(namespace).set(1)
-        self.reconciles = Histogram(
-            "rlfleet_reconcile_seconds", "Duration of a reconcile.", buckets=_SECONDS,
-            registry=registry,
-        )  # fmt: skip
-        self.failures = Counter(
-            "rlfleet_reconcile_failures", "Reconciles that ended with an error.", ("kind",),
-            registry=registry,
-        )  # fmt: skip
-        calls = Counter(
-            "rlfleet_worker_calls", "Calls to workers by outcome.", ("kind", "outcome"),
-            registry=registry,
-        )  # fmt: skip
+        self.reconciles = histogram("rlfleet_reconcile_seconds", "Duration of a reconcile.")
+        self.failures = counter(
+            "rlfleet_reconcile_failures", "Reconciles that ended with an error.", ("kind",)
+        )
+        calls = counter("rlfleet_worker_calls", "Calls to workers by outcome.", ("kind", "outcome"))
         self._calls = cache(calls.labels)
-        durations = Histogram(
-            "rlfleet_worker_call_seconds", "Duration of calls that a worker answered.", ("kind",),
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
+        durations = histogram(
+            "rlfleet_worker_call_seconds", "Duration of calls that a worker answered.", ("kind",)
+        )
         self._call_seconds = cache(durations.labels)
         self._silent = Gauge(
             "rlfleet_fleet_silent_workers",
             "Workers that run, have answered before, and do not answer the operator for 10 s.",
-            _FLEET, registry=fleets,
-        )  # fmt: skip
-        self.writes = Counter(
-            "rlfleet_api_writes", "Writes to the Kubernetes API.", ("kind",), registry=registry
+            _FLEET,
+            registry=fleets,
         )
-        requests = Histogram(
-            "rlfleet_api_request_seconds", "Duration of requests to the Kubernetes API.", ("verb",),
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
+        self.writes = counter("rlfleet_api_writes", "Writes to the Kubernetes API.", ("kind",))
+        requests = histogram(
+            "rlfleet_api_request_seconds", "Duration of requests to the Kubernetes API.", ("verb",)
+        )
         self._request_seconds = cache(requests.labels)
-        self.queue_depth = Gauge(
-            "rlfleet_queue_depth", "Fleets that wait for a reconcile.", registry=registry
-        )
-        self._waits = Histogram(
+        self.queue_depth = gauge("rlfleet_queue_depth", "Fleets that wait for a reconcile.")
+        self._waits = histogram(
             "rlfleet_queue_wait_seconds",
-            "Time for which a fleet was due before its reconcile began.", buckets=_SECONDS,
-            registry=registry,
-        )  # fmt: skip
+            "Time for which a fleet was due before its reconcile began.",
+        )
         self._waited = Counter(
             "rlfleet_fleet_wait_seconds",
             "The same, summed for each fleet.",
             _FLEET,
             registry=fleets,
         )
-        self.queue_stuck = Gauge(
+        self.queue_stuck = gauge(
             "rlfleet_queue_stuck_seconds",
-            "Longest time that a reconcile takes, or that fleets wait and none begins.", registry=registry,
-        )  # fmt: skip
-        self.loop_lag = Gauge(
+            "Longest time that a reconcile takes, or that fleets wait and none begins.",
+        )
+        self.loop_lag = gauge(
             "rlfleet_event_loop_lag_seconds",
-            "Longest delay of the event loop in the last one to two minutes.", registry=registry,
-        )  # fmt: skip
-        self.loop_busy = Gauge(
+            "Longest delay of the event loop in the last one to two minutes.",
+        )
+        self.loop_busy = gauge(
             "rlfleet_event_loop_busy_seconds",
             "The same, without time in which the process did not get the processor.",
-            registry=registry,
-        )  # fmt: skip
-        self.left_to_others = Gauge(
+        )
+        self.left_to_others = gauge(
             "rlfleet_fleets_of_other_operators",
-            "Fleets in the watched namespaces that another release drives.", registry=registry,
-        )  # fmt: skip
+            "Fleets in the watched namespaces that another release drives.",
+        )
         self._rollouts = Counter(
             "rlfleet_rollouts",
             "Rollouts that have ended, by result, and by the last reason of those that were not applied.",
-            (*_FLEET, "kind", "result", "reason"), registry=fleets,
-        )  # fmt: skip
+            (*_FLEET, "kind", "result", "reason"),
+            registry=fleets,
+        )
         self._phases = Histogram(
             "rlfleet_rollout_phase_seconds", "Duration of the phases of applied rollouts.",
             (*_FLEET, "kind", "phase"), buckets=_SECONDS, registry=fleets,
@@ -139,15 +127,16 @@ class Metrics:
             "rlfleet_rollout_worker_pause_seconds", "Longest pause of a worker in a rollout.",
             (*_FLEET, "kind"), buckets=_SECONDS, registry=fleets,
         )  # fmt: skip
-        self._missing = Gauge(
+        self._missing = gauge(
             "rlfleet_operator_crd_missing_fields",
             "What the CRD of the cluster does not permit of this operator's statuses.",
-            ("resource",), registry=registry,
-        )  # fmt: skip
-        Gauge(
-            "rlfleet_build_info", "1 for the operator's release and its Python.",
-            ("version", "python"), registry=registry,
-        ).labels(release(), python_version()).set(1)  # fmt: skip
+            ("resource",),
+        )
+        gauge(
+            "rlfleet_build_info",
+            "1 for the operator's release and its Python.",
+            ("version", "python"),
+        ).labels(release(), python_version()).set(1)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
 

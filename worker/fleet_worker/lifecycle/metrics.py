@@ -6,6 +6,8 @@ which are few.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from fleet_worker.lifecycle.freshness import LAG_LABELS
@@ -24,73 +26,51 @@ class WorkerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register the counters and histograms."""
         self.registry = registry
-        self.paused = Histogram(
-            PREFIX + "pause_seconds",
-            "Seconds from a pause to the resume that ended it",
-            registry=registry,
-            buckets=_SWAP_BUCKETS,
+
+        def histogram(name: str, text: str, buckets: Sequence[float] = _SWAP_BUCKETS) -> Histogram:
+            return Histogram(PREFIX + name, text, registry=registry, buckets=buckets)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(PREFIX + name, text, labels, registry=registry)
+
+        self.paused = histogram("pause_seconds", "Seconds from a pause to the resume that ended it")
+        self.loaded = histogram("load_seconds", "Seconds that a load took inside its pause")
+        self._staged = histogram(
+            "stage_seconds", "Seconds that checking and reading a version took", _STAGE_BUCKETS
         )
-        self.loaded = Histogram(
-            PREFIX + "load_seconds",
-            "Seconds that a load took inside its pause",
-            registry=registry,
-            buckets=_SWAP_BUCKETS,
-        )
-        self._staged = Histogram(
-            PREFIX + "stage_seconds",
-            "Seconds that checking and reading a version took",
-            registry=registry,
-            buckets=_STAGE_BUCKETS,
-        )
-        self._read_bytes = Counter(
-            PREFIX + "stage_read_bytes",
+        self._read_bytes = counter(
+            "stage_read_bytes",
             "Bytes that stages have read from the store; of a delta only what changed",
-            registry=registry,
         )
-        self._peer_bytes = Counter(
-            PREFIX + "stage_peer_bytes",
-            "Bytes of versions that stages have read from peers",
-            registry=registry,
+        self._peer_bytes = counter(
+            "stage_peer_bytes", "Bytes of versions that stages have read from peers"
         )
-        self._refused = Counter(
-            PREFIX + "refusals",
-            "Admin calls that were refused or failed, by reason",
-            ["reason"],
-            registry=registry,
+        self._refused = counter(
+            "refusals", "Admin calls that were refused or failed, by reason", "reason"
         )
-        self.turned_away = Counter(
-            PREFIX + "turned_away_requests",
+        self.turned_away = counter(
+            "turned_away_requests",
             "Requests for the model that were refused because the latch was closed",
-            registry=registry,
         )
-        self.refused_connections = Counter(
-            PREFIX + "refused_connections",
+        self.refused_connections = counter(
+            "refused_connections",
             "New connections that ended at once, since all others of their port had a request",
-            ["port"],
-            registry=registry,
+            "port",
         )
-        self.unlabelled = Counter(
-            PREFIX + "unlabelled_replies",
+        self.unlabelled = counter(
+            "unlabelled_replies",
             "Replies with tokens whose weight version is unknown; must stay 0",
-            registry=registry,
         )
-        self._tokens = Counter(
-            PREFIX + "tokens",
+        tokens = counter(
+            "tokens",
             "Tokens of choices that have ended, by the number of versions that were desired after theirs",
-            ["lag"],
-            registry=registry,
+            "lag",
         )
-        self.stale = Counter(
-            PREFIX + "stale_requests",
-            "Requests that were refused because the weights were too old",
-            registry=registry,
+        self.stale = counter(
+            "stale_requests", "Requests that were refused because the weights were too old"
         )
-        self.held = Counter(
-            PREFIX + "held_requests",
-            "Requests that have waited for the end of a pause",
-            registry=registry,
-        )
-        self._tokens_by_lag = {lag: self._tokens.labels(lag=lag) for lag in LAG_LABELS}
+        self.held = counter("held_requests", "Requests that have waited for the end of a pause")
+        self._tokens_by_lag = {lag: tokens.labels(lag=lag) for lag in LAG_LABELS}
         for reason in Reason:
             self._refused.labels(reason=reason.value)
         for port in PORTS:
