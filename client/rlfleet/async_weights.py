@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar
@@ -15,7 +16,7 @@ from rlfleet.arguments import Directory, Version, check, label_of, path_of
 from rlfleet.deltas.libraries import libraries
 from rlfleet.deltas.options import Deltas, Given
 from rlfleet.deltas.written import Written
-from rlfleet.errors import NotFound, Refused
+from rlfleet.errors import NotFound, Refused, RlfleetError
 from rlfleet.follow import Event, follow, patiently
 from rlfleet.kinds import check_kinds
 from rlfleet.kube import AsyncKube
@@ -25,7 +26,6 @@ from rlfleet.resources import InferenceFleet, WeightVersion
 from rlfleet.rl_access import RlAccess
 from rlfleet.rl_api import AsyncRlApi
 from rlfleet.rollout import ABSENT, Asked, Rollout, left_base, patience, rollout_of, trouble_of
-from rlfleet.similar_names import hint
 from rlfleet.sources import Publication, place_of
 from rlfleet.waiting import ended, read, wait_for
 from rlfleet_resources.fleet_status import FleetStatus
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_MOST_NAMED = 10
+"""Names of other objects in a message."""
 _Method = Callable[Concatenate["AsyncWeights", P], Coroutine[Any, Any, T]]
 
 
@@ -394,3 +396,22 @@ class AsyncWeights:
 
     async def _get(self, kind: Kind, name: str) -> Json:
         return await patiently(self._place, lambda: self._place.get(kind, name), None)
+
+
+async def hint(place: Place, name: str) -> str:
+    """The end of a message for a name that does not exist.
+
+    Empty if it exists, where there are no others, and if the account may not list them.
+    """
+    try:
+        found = await place.all(Kind.WEIGHTS)
+    except RlfleetError:
+        return ""
+    there = sorted(one["metadata"]["name"] for one in found)
+    if name in there or not there:
+        return ""
+    near = get_close_matches(name, there, n=3)
+    if near:
+        return f". Did you mean {' or '.join(near)}?"
+    more = len(there) - _MOST_NAMED
+    return f". There are: {', '.join(there[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}"

@@ -1,4 +1,4 @@
-"""Objects and errors from answers of the RL API.
+"""Objects, changes and errors from answers of the RL API.
 
 Source: docs/reference/rl-api.md. Its documents have the fields of the resources, so each becomes the
 object that it was made of, as far as the client reads it.
@@ -6,16 +6,21 @@ object that it was made of, as far as the client reads it.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 from pydantic import ConfigDict, ValidationError
 
 from rlfleet.errors import Forbidden, NotFound, Refused, RlfleetError, Superseded, Unavailable
-from rlfleet.ports import Json
+from rlfleet.ports import Change, GoneError, Json
 from rlfleet_resources.base import Resource
 from rlfleet_resources.names import ANNOTATION_RETRY
 
+MEDIA_TYPE = "text/event-stream"
+_MAX_BYTES = 4 * 1024 * 1024
+"""Largest size of one event."""
 _MAX_WORDS = 2000
 """Characters of an answer in a message."""
 _KNOWN: dict[int | str, type[RlfleetError]] = {
@@ -142,3 +147,62 @@ def _unknown(error: ValidationError) -> RlfleetError:
         f"the client cannot read the document of the RL API ({where}: {first['msg']}); "
         "install the client and the RL API of one release"
     )
+
+
+class NoStreamError(Exception):
+    """The answer is not a stream of events. `status`: its HTTP status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status = status
+
+
+class Events:
+    """The changes in one stream of server-sent events. Only a newline ends a line there, as the RL API writes them.
+
+    Source: HTML Living Standard, "Server-sent events"; docs/reference/rl-api.md, "Events".
+    """
+
+    def __init__(self, namespace: str, fleet: str) -> None:
+        self._namespace = namespace
+        self._fleet = fleet
+        self._rest = b""
+        self._name, self._data = "", b""
+
+    def of(self, chunk: bytes) -> Iterator[Change]:
+        """The changes that the chunk completes.
+
+        Errors:
+            GoneError: the WeightVersion was deleted.
+            Unavailable: the stream is malformed, for example by a proxy.
+            RlfleetError: the document is of another release.
+        """
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            yield from self._of_line(line.removesuffix(b"\r"))
+        if len(self._rest) + len(self._data) > _MAX_BYTES:
+            raise Unavailable("an event of the RL API has no end")
+
+    def _of_line(self, line: bytes) -> Iterator[Change]:
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"event":
+            self._name = value.decode(errors="replace")
+        elif field == b"data":
+            self._data += value + b"\n"
+        elif not line:
+            name, data = self._name, self._data
+            self._name, self._data = "", b""
+            if name == "deleted":
+                raise GoneError("the WeightVersion was deleted")
+            if name == "weights" and data:
+                yield self._change(data)
+
+    def _change(self, data: bytes) -> Change:
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise Unavailable("an event of the RL API is not a JSON object")
+        return Change("MODIFIED", weights_of(document, self._namespace, self._fleet))

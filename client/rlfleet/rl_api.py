@@ -23,8 +23,7 @@ from rlfleet.follow import patiently
 from rlfleet.ports import Change, Changes, GoneError, Json, Kind
 from rlfleet.resources import WeightVersion
 from rlfleet.rl_access import RlAccess
-from rlfleet.rl_answers import document_of, state_of, weights_of
-from rlfleet.rl_events import MEDIA_TYPE, Events, NoStreamError
+from rlfleet.rl_answers import MEDIA_TYPE, Events, NoStreamError, document_of, state_of, weights_of
 from rlfleet.sending import (
     CONNECT_SECONDS,
     AsyncPlace,

@@ -15,13 +15,12 @@ from aiohttp.typedefs import Middleware
 
 from fleet_api import request_log
 from fleet_api.calls import AUDITED, PATH_KEY, PREFIX, Admission, Audited, address_of
-from fleet_api.contract import JSON
 from fleet_api.health import add_health
 from fleet_api.limits import LIMITS, MAX_BODY_BYTES, SLOT, Limits, Slots
 from fleet_api.metrics import Metrics
 from fleet_api.openapi import document
 from fleet_api.problems import Problem, invalid, of_error, of_http
-from fleet_api.route import READING_METHODS, Route
+from fleet_api.route import JSON, READING_METHODS, Route
 from fleet_api.whole_body import held_back
 from fleet_operator.command_line import release
 from fleet_operator.places import Places

@@ -16,13 +16,12 @@ from typing import Any
 from aiohttp import web
 
 from fleet_api.calls import Access, Call, Handler
-from fleet_api.contract import CHANGE_ERRORS, Contract
 from fleet_api.external import External
 from fleet_api.idempotency import HEADER, MEANING_OF_CALLS, check
 from fleet_api.managed import Managed
 from fleet_api.problems import Problem, of_error
 from fleet_api.replies import AnyDocument, HealthDocument, WorldSizeDocument
-from fleet_api.route import Route
+from fleet_api.route import CHANGE_ERRORS, Contract, Route
 from fleet_api.trainer_bodies import CollectiveRpc, LoadAdapter, UnloadAdapter, UpdateWeights
 from fleet_api.workers import WORKER_PATH
 from fleet_worker.protocol import ENGINE_ROUTES

@@ -19,12 +19,12 @@ from typing import Any
 from aiohttp import web
 
 from fleet_api.calls import Call
-from fleet_api.contract import EVENT_STREAM
 from fleet_api.lifecycle import Lifecycle
 from fleet_api.limits import Slots
 from fleet_api.loop_time import measured
 from fleet_api.ports import Cluster
 from fleet_api.problems import Problem, invalid
+from fleet_api.route import EVENT_STREAM
 from fleet_api.state import weights_of
 from rlfleet.errors import RlfleetError
 from rlfleet.follow import Event, follow

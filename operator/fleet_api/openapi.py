@@ -13,10 +13,9 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from fleet_api.calls import PATH_KEY, PREFIX
-from fleet_api.contract import EVENT_STREAM, JSON
 from fleet_api.problems import MEDIA_TYPE
 from fleet_api.replies import ProblemDocument
-from fleet_api.route import Route
+from fleet_api.route import EVENT_STREAM, JSON, Route
 
 COMMON_ERRORS = frozenset({401, 403, 404, 429, 500, 502, 503})
 """Statuses of problems that every route of a fleet may answer with."""

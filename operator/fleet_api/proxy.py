@@ -25,7 +25,6 @@ from yarl import URL
 
 from fleet_api.calls import Access, Call, path_of
 from fleet_api.connections import Connections
-from fleet_api.contract import BODY_ERRORS, Contract
 from fleet_api.destinations import Destinations
 from fleet_api.fleets import Fleet
 from fleet_api.keys import PublicKeys
@@ -40,7 +39,7 @@ from fleet_api.passed_headers import (
 from fleet_api.passed_reply import PassedReplies
 from fleet_api.problems import Problem, busy, unauthorized
 from fleet_api.replies import AnyDocument
-from fleet_api.route import Route
+from fleet_api.route import BODY_ERRORS, Contract, Route
 from fleet_worker.protocol import (
     DATA_ROUTES,
     HEADER_RUN,

@@ -8,13 +8,12 @@ from fleet_api import events as streams
 from fleet_api.bodies import Body, Nothing, Publication, Rollback, Undo, Waiting
 from fleet_api.calls import Access
 from fleet_api.changes import Act, Changes, publish
-from fleet_api.contract import CHANGE_ERRORS, EVENT_STREAM, Contract
 from fleet_api.events import Events
 from fleet_api.idempotency import HEADER, MEANING
 from fleet_api.mutations import handler_of, resume, retry, roll_back, suspend, undo
 from fleet_api.reads import Reads
 from fleet_api.replies import RolloutDocument, StateDocument, WeightsDocument, WorkersDocument
-from fleet_api.route import Route
+from fleet_api.route import CHANGE_ERRORS, EVENT_STREAM, Contract, Route
 
 _STATE = Contract({200: StateDocument})
 _WORKERS = Contract({200: WorkersDocument})

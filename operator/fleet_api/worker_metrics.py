@@ -11,13 +11,12 @@ from aiohttp import web
 
 from fleet_api.calls import Access, Call
 from fleet_api.connections import untrusted_session
-from fleet_api.contract import Contract
 from fleet_api.fleets import Fleet, Fleets
 from fleet_api.limits import Slot, Slots
 from fleet_api.loop_time import measured
 from fleet_api.metric_pages import Page, together
 from fleet_api.problems import Problem, busy
-from fleet_api.route import Route
+from fleet_api.route import Contract, Route
 from fleet_api.shared_calls import SharedCalls
 from fleet_api.workers import metrics_addresses
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from rlfleet.cli.checks import Check, Result
-from rlfleet.cli.leadership import problem_of
 from rlfleet.cli.pods import OPERATOR
 from rlfleet.errors import NotFound, RlfleetError
 from rlfleet.ports import Json, Kind
 from rlfleet.words import bounded
 from rlfleet_resources.names import API_VERSION, GROUP
 
+LATE_AFTER_DURATIONS = 2
+"""After this number of its durations without a renewal of its Lease, a leader is gone."""
+_DURATION_SECONDS = 15
 OLDEST_KUBERNETES = (1, 30)
 INSTALL = (
     "install the chart: helm install rlfleet charts/rlfleet -n rlfleet-system --create-namespace"
@@ -306,3 +308,16 @@ def unread(subject: str, error: Answer) -> Check:
 def is_wrong(check: Check) -> bool:
     """Whether a check has found a fault."""
     return check.result is not Result.OK and not check.message.startswith(_UNREAD)
+
+
+def problem_of(lease: Json, now: datetime) -> str:
+    """Why no process leads; empty if a leader renews the Lease. Source: Kubernetes coordination/v1."""
+    spec = lease.get("spec") or {}
+    holder, renewed = spec.get("holderIdentity"), spec.get("renewTime")
+    if not holder or not renewed:
+        return "no process is the leader"
+    age = now - datetime.fromisoformat(renewed)
+    duration = timedelta(seconds=spec.get("leaseDurationSeconds") or _DURATION_SECONDS)
+    if age > LATE_AFTER_DURATIONS * duration:
+        return f"the leader {holder} has not renewed its Lease for {age.total_seconds():.0f} s"
+    return ""

@@ -10,8 +10,7 @@ from rich.markup import escape
 
 from rlfleet.cli import cluster, show
 from rlfleet.cli.api import Api
-from rlfleet.cli.diagnosis import unfollowed
-from rlfleet.cli.leadership import problem_of
+from rlfleet.cli.diagnosis import problem_of, unfollowed
 from rlfleet.errors import NotFound, RlfleetError
 from rlfleet.ports import Json
 from rlfleet.resources import InferenceFleet

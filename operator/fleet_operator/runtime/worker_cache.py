@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Protocol
+
+from pydantic import BaseModel
 
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.admissions import may_open_late
@@ -16,7 +19,6 @@ from fleet_operator.core.work import COMPARISONS, Compared, Work
 from fleet_operator.core.worker_view import PodView, WorkerView
 from fleet_operator.ports import WorkerAnswer
 from fleet_operator.runtime.call_record import CallRecord
-from fleet_operator.runtime.worker_states import ages, steady, weights_of
 from fleet_worker.http.byte_budget import ByteBudget
 from fleet_worker.protocol import Epoch, Reason, WorkerState
 
@@ -327,3 +329,44 @@ def _comparisons(entry: _Entry, now: float) -> tuple[Compared, ...]:
 
 def _is_readable(pod: PodView) -> bool:
     return pod.running and pod.ip is not None and not pod.deleting
+
+
+def weights_of(state: WorkerState) -> tuple[str | None, ...]:
+    """The name of the weights that a worker serves."""
+    return state.version, state.run_id, state.digest
+
+
+_AGEING = ("operation", "pause", "stage_failure", "load_failure", "adapter_failure")
+"""Parts of a state that hold running times."""
+_ageing = attrgetter(*_AGEING)
+_lasting = attrgetter(
+    *(
+        WorkerState.model_fields.keys()
+        - {"uptime_seconds", "requests_running", "requests_held", "sessions"}
+        - {"earlier_stage_failures", "adapter_failures"}
+        - set(_AGEING)
+    )
+)
+
+
+def steady(state: WorkerState) -> tuple[object, ...]:
+    """The part of an answer that an unchanged worker repeats."""
+    parts = (*_ageing(state), *state.earlier_stage_failures, *state.adapter_failures)
+    if any(parts):
+        parts = tuple(part and _without_times(part) for part in parts)
+    return (_lasting(state), bool(state.requests_running), bool(state.requests_held), parts)
+
+
+def _without_times(part: BaseModel) -> dict[str, object]:
+    return {name: v for name, v in vars(part).items() if not name.endswith("_seconds")}
+
+
+def ages(state: WorkerState) -> bool:
+    """Whether a value in it has an age or expires."""
+    failures = (state.stage_failure, state.load_failure, state.adapter_failure)
+    return (
+        state.pause is not None
+        or state.operation is not None
+        or bool(state.earlier_stage_failures)
+        or any(f is not None for f in failures)
+    )

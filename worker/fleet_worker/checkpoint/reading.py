@@ -10,10 +10,13 @@ them Python runs, so the pass is as slow as the lock: see `keeping`.
 
 from __future__ import annotations
 
+import math
+import os
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fleet_worker.checkpoint.blocks import Inspect, ZeroBlocks, blocks_of_zeros, pieces_of
 from fleet_worker.checkpoint.deltas import Delta
@@ -22,7 +25,6 @@ from fleet_worker.checkpoint.files import OpenFile
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.memory import MemoryFile
 from fleet_worker.checkpoint.patching import Patches, files_at_once
-from fleet_worker.checkpoint.processors import processors
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
@@ -168,3 +170,25 @@ def _read_file(
         sha256, tensors = digests.finish()
     zero_blocks = {name: frozenset(blocks) for name, blocks in zeros.items() if blocks}
     return FileContent(sha256, tensors, None if inspect is inspect_nothing else zero_blocks)
+
+
+_V2 = "/sys/fs/cgroup/cpu.max"
+_V1 = ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+
+
+def processors() -> int:
+    """Return how many processors this process may use: those of its affinity, at most its CPU limit."""
+    usable = len(os.sched_getaffinity(0))
+    limit = _limit()
+    return usable if limit is None else max(1, min(usable, math.ceil(limit)))
+
+
+def _limit() -> float | None:
+    """Return the CPU limit of this container (control groups of version 2 or 1), or None without one."""
+    for files in ((_V2,), _V1):
+        try:
+            quota, period = " ".join(Path(file).read_text() for file in files).split()
+        except (OSError, ValueError):
+            continue
+        return int(quota) / int(period) if quota.isdigit() and int(period) > 0 else None
+    return None

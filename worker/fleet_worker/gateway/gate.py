@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from fleet_worker.checkpoint.identity import WeightName
 from fleet_worker.gateway.routes import Access, access_of, dialect_of, stamps_itself
-from fleet_worker.gateway.sessions import session_of
 from fleet_worker.gateway.table import Translations
 from fleet_worker.gateway.translation import Reply
 from fleet_worker.gateway.waiting import aborted_in, note_arrival, wait_out_pause
@@ -342,3 +341,16 @@ def rerouted(scope: Scope, path: str, body: bytes) -> Scope:
     headers = [(k, v) for k, v in headers if k.lower() != b"transfer-encoding"]
     headers.append((b"content-length", str(len(body)).encode()))
     return {**scope, "path": path, "raw_path": path.encode(), "headers": headers}
+
+
+def session_of(headers: Headers, content: Json | None) -> bytes | None:
+    """Return the session of a request, as routers read it; None without one.
+
+    Source: `vllm-router` 0.1.17, the header `X-Session-ID`, or `session_params.session_id` in the body.
+    """
+    named = next((value for name, value in headers if name.lower() == b"x-session-id"), b"")
+    if named:
+        return named
+    parameters = (content or {}).get("session_params")
+    session = parameters.get("session_id") if isinstance(parameters, dict) else None
+    return session.encode(errors="replace") if isinstance(session, str) and session else None

@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 
 import pytest
 
-from fleet_worker.checkpoint import processors
+from fleet_worker.checkpoint import reading
 
 V2 = "/sys/fs/cgroup/cpu.max"
 QUOTA, PERIOD = "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
@@ -34,8 +34,8 @@ def test_the_limit_of_the_container_counts_and_not_the_nodes_processors(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
     monkeypatch.setattr(
-        processors, "Path", lambda *parts: tmp_path / str(PurePath(*parts)).lstrip("/")
+        reading, "Path", lambda *parts: tmp_path / str(PurePath(*parts)).lstrip("/")
     )
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
 
-    assert processors.processors() == expected
+    assert reading.processors() == expected
