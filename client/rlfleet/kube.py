@@ -43,11 +43,8 @@ _SPARE_SECONDS = 5.0
 class _Kube(Sending):
     """The common part of both ways of sending.
 
-    Args:
-        access: The API server.
-        field_manager: Owner of the fields that are written.
-        max_bytes: Largest answer; None for any.
-        read: Parses the objects and pages in answers, and the lines of watches.
+    `field_manager`: the owner of the fields that are written. `max_bytes`: the largest answer; None for any. `read`: parses
+    the objects and pages in answers, and the lines of watches.
     """
 
     def __init__(

@@ -117,14 +117,8 @@ class Admission:
     ) -> None:
         """Build it.
 
-        Args:
-            fleets: Reads fleets.
-            authenticator: Finds callers.
-            authorizer: Checks rights.
-            bodies: The memory for bodies that are read whole, in bytes.
-            refused: The rate of requests without a caller, by address and credential.
-            loop_time: The shares of the event loop.
-            monotonic: Seconds of a clock that only grows.
+        `bodies`: the memory for bodies that are read whole, in bytes. `refused`: the rate of requests without a caller, by
+        address and credential.
         """
         self._bodies = bodies
         self._loop_time = loop_time
@@ -140,12 +134,6 @@ class Admission:
         """A handler of aiohttp that runs this one for callers with this access.
 
         From the authorization on, everything that the request takes is taken from the fleet's namespace.
-
-        Args:
-            handler: The handler of a route.
-            access: The rights that it needs.
-            reads_body: Whether it needs the whole body.
-            is_large: Whether the body may be large in an External fleet.
         """
 
         async def handle(request: web.Request) -> web.StreamResponse:

@@ -31,9 +31,7 @@ MAX_FILES = 4096
 class StaticKeys:
     """The keys in a folder.
 
-    Args:
-        folder: None without static keys.
-        monotonic: Seconds of a clock that only grows.
+    `folder`: None without static keys.
     """
 
     def __init__(

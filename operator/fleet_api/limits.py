@@ -158,12 +158,7 @@ class Slots:
 
 
 class Slot:
-    """The slots of one request.
-
-    Args:
-        fits: Returns whether a number of further slots may be taken.
-        count: Counts a change.
-    """
+    """The slots of one request."""
 
     def __init__(self, fits: Callable[[int], bool], count: Callable[[int], None]) -> None:
         self._fits = fits

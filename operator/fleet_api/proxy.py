@@ -64,13 +64,7 @@ _FINISHED = Contract({200: AnyDocument}, BODY_ERRORS, is_open=True)
 
 
 class Proxy:
-    """Passes requests on.
-
-    Args:
-        destinations: The checked Services of fleets.
-        keys: The keys of public ports.
-        max_bytes: Largest body of a request.
-    """
+    """Passes requests on."""
 
     def __init__(self, destinations: Destinations, *, keys: PublicKeys, max_bytes: int) -> None:
         self._destinations = destinations

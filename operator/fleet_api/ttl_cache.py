@@ -11,12 +11,7 @@ V = TypeVar("V")
 
 
 class TtlCache(Generic[K, V]):
-    """Drops the oldest entry when it is full.
-
-    Args:
-        size: Largest number of entries.
-        monotonic: Seconds of a clock that only grows.
-    """
+    """Drops the oldest entry when it is full."""
 
     def __init__(self, size: int, monotonic: Callable[[], float]) -> None:
         self._size = size

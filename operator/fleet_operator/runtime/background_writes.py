@@ -59,12 +59,7 @@ class WritesInFlight:
 class BackgroundWrites:
     """Writes of one fleet in the background, by part.
 
-    Args:
-        key: The fleet.
-        problems: Collects the outcome of each part.
-        metrics: Counts failures.
-        requeue: Requests a reconcile of a fleet.
-        in_flight: The writes of all fleets.
+    `in_flight`: the writes of all fleets.
     """
 
     def __init__(

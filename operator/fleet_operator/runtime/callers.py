@@ -29,11 +29,7 @@ _EARLY = 0.9
 class Callers:
     """Callers of all fleets.
 
-    Args:
-        calls: Sends the reads.
-        pods: The pods of each fleet.
-        worker_cache: Ages of the answers.
-        resync_seconds: The maximum age of an answer while nothing is in progress.
+    `resync_seconds`: the maximum age of an answer while nothing is in progress.
     """
 
     def __init__(

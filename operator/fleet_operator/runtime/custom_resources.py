@@ -45,12 +45,7 @@ NO_CRDS = (
 class CustomResources:
     """Fills the store with the InferenceFleets and WeightVersions of some namespaces, or of all.
 
-    Args:
-        kube: The API.
-        store: The store to fill.
-        namespaces: The watched namespaces; empty for all.
-        on_read: Called with the outcome of each list and watch.
-        shares: Time that namespaces have used.
+    `namespaces`: empty for all.
     """
 
     def __init__(

@@ -113,14 +113,7 @@ class Dispatcher:
         shares: TimeShares,
         leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Args:
-        workers: Sends the requests.
-        worker_cache: Takes the answers.
-        metrics: Counts calls.
-        requeue: Requests a reconcile of a fleet.
-        shares: Notes the time that answers cost.
-        leads: Whether this process is the leader. If it is not, no call is sent.
-        """
+        """`leads`: whether this process is the leader. If it is not, no call is sent."""
         self._workers = workers
         self._worker_cache = worker_cache
         self._metrics = metrics

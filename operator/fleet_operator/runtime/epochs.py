@@ -38,10 +38,7 @@ class Epochs:
     """Sequence and term of one fleet, in memory only. A new process has a new term, and learns from one
     refusal and one read of the Lease whether the fleet needs a higher one.
 
-    Args:
-        key: The fleet.
-        term: The leader's term.
-        asked: Set when a worker has refused a call, so that the Lease is read.
+    `asked`: set when a worker has refused a call, so that the Lease is read.
 
     Fields:
         goals: the weights of the current goals, by uid of an adapter's WeightVersion; "" is the fleet's own.

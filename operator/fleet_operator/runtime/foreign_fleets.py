@@ -26,13 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class ForeignFleets:
-    """The fleets in the watched namespaces that other operators drive.
-
-    Args:
-        others: The other operators.
-        store: Fleets and WeightVersions.
-        sessions: What this process remembers about fleets.
-    """
+    """The fleets in the watched namespaces that other operators drive."""
 
     def __init__(self, others: OtherOperators, store: Store, sessions: Sessions) -> None:
         self._others = others

@@ -30,10 +30,7 @@ def lease_path(namespace: str, operator: str) -> str:
 class Heartbeats:
     """The heartbeat Leases of this operator.
 
-    Args:
-        kube: The API.
-        operator: Namespace and name of this operator's Lease.
-        sessions: The fleets that this operator knows.
+    `operator`: namespace and name of this operator's Lease.
     """
 
     def __init__(

@@ -72,11 +72,7 @@ def build_registry(
 ) -> kopf.OperatorRegistry:
     """The handlers that fill the store.
 
-    Args:
-        store: The store.
-        shares: Time that namespaces have used.
-        listed: Called for each object of a list.
-        on_large: See `bounded_session`.
+    `listed`: called for each object of a list. `on_large`: see `bounded_session`.
     """
     registry = kopf.OperatorRegistry()
     fleets = (names.GROUP, names.VERSION, names.FLEET_PLURAL)

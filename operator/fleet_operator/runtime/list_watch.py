@@ -78,14 +78,7 @@ class OnObject(Protocol):
 class ListWatch:
     """List and watch of the objects that carry rlfleet's label.
 
-    Args:
-        kube: The API.
-        root: `/api/v1`, or `/apis/GROUP/VERSION`.
-        plural: The resource.
-        namespace: None for all.
-        sink: Takes the objects.
-        on_read: Called with the outcome of each list and watch.
-        on_object: Called with each object.
+    `root`: `/api/v1`, or `/apis/GROUP/VERSION`. `namespace`: None for all.
     """
 
     def __init__(

@@ -23,12 +23,7 @@ from rlfleet_resources.weights_status import WeightsStatus
 class Observer:
     """Observes fleets.
 
-    Args:
-        operator: The Lease of this process, as `namespace/name`.
-        store: Fleets and WeightVersions.
-        pods: Pods.
-        worker_cache: Last answers of the workers.
-        routers: Objects of routers.
+    `operator`: the Lease of this process, as `namespace/name`.
     """
 
     def __init__(

@@ -100,15 +100,7 @@ class FleetSession:
 class Sessions:
     """The sessions of all fleets.
 
-    Args:
-        kube: The API.
-        metrics: Counts writes and failures.
-        problems: What fails for more than one fleet.
-        instance: The name of this process.
-        term: The leader's term.
-        requeue: Requests a reconcile of a fleet.
-        default_image: The image of workers without one of their own.
-        schemas: What the API server permits in statuses; None without checks.
+    `problems`: what fails for more than one fleet. `schemas`: what the API server permits in statuses; None without checks.
 
     Fields:
         events: posts the Events of all fleets.

@@ -138,14 +138,7 @@ class KnownStatus(Generic[S]):
 class StatusWriter:
     """The statuses of a fleet and of the WeightVersions that name it.
 
-    Args:
-        key: Namespace and name of the fleet.
-        kube: The API.
-        metrics: Counts writes.
-        events: Posts an Event for each change.
-        writes: Writes in the background.
-        problems: Parts that have failed are written again.
-        schemas: What the API server permits; None without checks.
+    `schemas`: what the API server permits; None without checks.
     """
 
     def __init__(

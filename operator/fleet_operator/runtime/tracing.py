@@ -72,9 +72,7 @@ class _Rollout:
 class Tracing:
     """All spans of one operator process.
 
-    Args:
-        processor: Takes the spans.
-        clock: The time in nanoseconds.
+    `clock`: the time in nanoseconds.
     """
 
     def __init__(

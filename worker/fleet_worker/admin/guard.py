@@ -162,10 +162,6 @@ class Guard:
     def authenticate(self, scope: Scope, token: str | None) -> Caller:
         """Check a token or a signature, before the body is read.
 
-        Args:
-            scope: The request.
-            token: The token in the path, if there is one.
-
         Errors:
             Refusal: `Unauthorized`.
         """

@@ -316,9 +316,6 @@ class Checkpoint:
     def leave_memory(self, reading: Pass) -> None:
         """Free the memory of bytes that may be loaded again, then from the files. Blocks.
 
-        Args:
-            reading: The pass that digests the tensors.
-
         Errors:
             Refusal: from `reading`; the bytes stay in memory.
         """

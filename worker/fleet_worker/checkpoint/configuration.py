@@ -115,10 +115,6 @@ def used(config: Mapping[str, Any], code: ConfigCode) -> Used:
 
     Remarks name the defaults of requests that are left out. Keys that no code reads are left out only where keys are names: in the configuration, and in those
     nested in it. Other objects, such as `quantization_config`, have keys that are data.
-
-    Args:
-        config: Content of config.json.
-        code: The code of the running model.
     """
     kept, unread_keys = dict[str, Any](), dict[str, Any]()
     levels: list[tuple[str | None, Mapping[str, Any], dict[str, Any]]] = [("", config, kept)]

@@ -28,11 +28,7 @@ def tensor_over(
 ) -> torch.Tensor:
     """Return a flat tensor over bytes. It keeps the mapping open.
 
-    Args:
-        content: Result of `mapped`, or a part of a buffer.
-        dtype: Type of the elements.
-        offset: First byte.
-        count: Number of elements.
+    `content`: a result of `mapped`, or a part of a buffer. `offset`: of the first byte.
     """
     with warnings.catch_warnings():
         # torch warns that the tensor is read-only, and the worker only reads it.

@@ -116,9 +116,6 @@ class StoredDirectory(RemoteDirectory):
     def __init__(self, uri: str) -> None:
         """List a prefix.
 
-        Args:
-            uri: Of the prefix, below the roots.
-
         Errors:
             Refusal: `SourceAbsent` without objects; those of `object_requests.answer_of`.
         """

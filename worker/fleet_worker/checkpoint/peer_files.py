@@ -289,9 +289,7 @@ def is_name(name: str) -> bool:
 def open_from_peer(place: Place, path: str) -> Checkpoint:
     """Open a version that a peer holds, as `open_checkpoint`. Only the result of its pass has the bytes.
 
-    Args:
-        place: The peer.
-        path: Of the directory that the version was published in.
+    `path`: of the directory that the version was published in.
 
     Errors:
         Refusal: `PeerUnreadable`, or any of the checkpoint reasons.

@@ -121,10 +121,6 @@ def unfit_for_changes(model: Any, config: Any) -> str | None:
     """Return why no version can be loaded into a model in place, or None.
 
     Its parameters must be all that is made of the weights: no copy in the format of a kernel, no product.
-
-    Args:
-        model: The engine's model.
-        config: vLLM's configuration.
     """
     return next(_problems(model, config), None)
 
@@ -243,9 +239,7 @@ class Writing:
 def writings(placed: Iterable[Placed], changes: Mapping[str, Changed]) -> list[Writing]:
     """Return what to write.
 
-    Args:
-        placed: Where the parts of tensors go.
-        changes: Name of a tensor → its changed elements.
+    `placed`: where the parts of tensors go. `changes`: name of a tensor → its changed elements.
     """
     found = []
     for each in placed:
@@ -273,10 +267,6 @@ def check_base(writings: Sequence[Writing]) -> None:
 def write(writings: Sequence[Writing], placed: Sequence[Placed]) -> None:
     """Write changed elements. Then compare samples of them, and of all in their tensors, with the version's bytes.
 
-    Args:
-        writings: The changed elements.
-        placed: Where the parts of tensors go.
-
     Errors:
         PartlyWrittenError: The model is not that of the version.
     """
@@ -300,9 +290,7 @@ def _check_written(writings: Sequence[Writing]) -> None:
 def check(placed: Sequence[Placed], *, whole: bool = False) -> None:
     """Compare a model with what a whole load gives it.
 
-    Args:
-        placed: Where the parts of tensors go.
-        whole: Compare all elements instead of a sample.
+    `whole`: compare all elements instead of a sample.
 
     Errors:
         PartlyWrittenError: They differ.

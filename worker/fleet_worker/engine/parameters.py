@@ -49,10 +49,7 @@ class Memory:
     def __init__(self, model: Any, config: Any, *, sample: int = SAMPLE) -> None:
         """Take the sample.
 
-        Args:
-            model: The engine's model.
-            config: vLLM's configuration.
-            sample: Approximate number of elements to keep.
+        `sample`: the approximate number of elements to keep.
         """
         self._seen: dict[str, _Seen] = {}
         self._left_out: list[str] = []

@@ -50,10 +50,7 @@ class VllmEngine:
     def __init__(self, client: Any, info: EngineInfo, models: Any = None) -> None:
         """Wrap an engine client.
 
-        Args:
-            client: vLLM's engine client.
-            info: Name, version and model of the engine.
-            models: The list of models of vLLM's routes (`OpenAIServingModels`).
+        `models`: the list of models of vLLM's routes (`OpenAIServingModels`).
         """
         self._client = client
         self._models = models

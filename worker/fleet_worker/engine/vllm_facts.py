@@ -107,9 +107,7 @@ def _offloaded_weights(offload: Any) -> str:
 def described(config: Any, name: str) -> dict[str, Any]:
     """Return the parts that TRL and NeMo-RL read.
 
-    Args:
-        config: vLLM's configuration.
-        name: `model` of requests.
+    `name`: `model` of requests.
     """
     model, parallel, cache = config.model_config, config.parallel_config, config.cache_config
     transfer = config.weight_transfer_config

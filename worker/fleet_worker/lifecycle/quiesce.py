@@ -68,12 +68,7 @@ async def drained(
 
     The engine's own `wait` has no timeout; a later `keep` takes over from it.
 
-    Args:
-        engine: The engine.
-        deadline_seconds: How long to wait.
-        cut: Ends the wait early.
-        clock: Monotonic seconds.
-        keep_cache: Keep the KV cache.
+    `cut`: ends the wait early.
 
     Returns:
         Whether all requests had finished.

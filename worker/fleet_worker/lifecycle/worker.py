@@ -105,17 +105,7 @@ class Worker:
     ) -> None:
         """Make the record of an engine that has started on `initial`.
 
-        Args:
-            engine: The engine.
-            initial: The weights that it started on.
-            rules: Limits and checks of staging.
-            clock: Monotonic seconds.
-            metrics: The worker's metrics.
-            end_process: Called when the worker cannot serve any more.
-            adapters: The engine's LoRA adapters; by default it has no slots for them.
-            limits: Timeouts for the engine and for files.
-            peers: Serves versions to other workers.
-            loads_in_place: See the field.
+        `end_process`: called when the worker cannot serve any more. `adapters`: by default the engine has no slots for them.
         """
         self.loads_in_place = loads_in_place
         self.limits = limits or Limits()

@@ -63,10 +63,7 @@ def open_adapter(path: str, roots: Roots | None) -> Checkpoint:
 def open_fitting_adapter(source: Source, rules: StageRules, *, max_rank: int) -> Checkpoint:
     """Open a LoRA adapter below the roots and check that it fits the running model. Blocks.
 
-    Args:
-        source: Its directory or repository.
-        rules: Limits and checks.
-        max_rank: The largest rank of the engine's slots.
+    `max_rank`: the largest rank of the engine's slots.
 
     Errors:
         Refusal: any of the source and checkpoint reasons; the files are closed.

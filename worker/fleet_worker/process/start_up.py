@@ -78,9 +78,7 @@ class Sockets(NamedTuple):
 def prepare(settings: Settings, *, started: float) -> Prepared:
     """Run all checks that are possible before the engine spends minutes on loading.
 
-    Args:
-        settings: The settings of this worker.
-        started: Start of the process, in monotonic seconds.
+    `started`: the start of the process, in monotonic seconds.
 
     Errors:
         Refusal: The model cannot be used.
