@@ -17,6 +17,7 @@ FLEET_KIND = "InferenceFleet"
 FLEET_PLURAL = "inferencefleets"
 WEIGHTS_KIND = "WeightVersion"
 WEIGHTS_PLURAL = "weightversions"
+PLURALS = {FLEET_KIND: FLEET_PLURAL, WEIGHTS_KIND: WEIGHTS_PLURAL}
 
 FIELD_MANAGER = "rlfleet-operator"
 """Owner of the fields that the operator applies (server-side apply)."""

@@ -44,7 +44,7 @@ WeightRoot = Annotated[
 
 ManifestDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 """Names the files of a version by their contents; workers check it before they load them."""
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 """A revision that cannot move."""
 
 
@@ -70,7 +70,7 @@ class SourceKey(NamedTuple):
     @property
     def moves(self) -> bool:
         """Whether the place may have other files later under the same revision, as under a branch or a tag."""
-        return bool(self.revision) and not _COMMIT.fullmatch(self.revision)
+        return bool(self.revision) and not COMMIT.fullmatch(self.revision)
 
     def text(self) -> str:
         """The source in messages."""

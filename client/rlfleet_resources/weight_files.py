@@ -14,6 +14,7 @@ from enum import StrEnum
 CONFIG_FILE = "config.json"
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
+WEIGHTS_SUFFIX = ".safetensors"
 LENGTH_BYTES = 8
 """At the begin of a file: the length of its header, little-endian."""
 HEADER_LIMIT = 100_000_000

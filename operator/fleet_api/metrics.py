@@ -10,9 +10,7 @@ from functools import partial
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from fleet_operator.own_ports.metrics_page import MetricsPage
-
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
+from fleet_operator.own_ports.metrics_page import BUCKETS, MetricsPage
 
 
 class Metrics:
@@ -26,7 +24,7 @@ class Metrics:
         )  # fmt: skip
         self.seconds = Histogram(
             "rlfleet_rl_api_request_seconds", "Time until the reply has ended.",
-            ("route", "method"), buckets=_SECONDS, registry=registry,
+            ("route", "method"), buckets=BUCKETS, registry=registry,
         )  # fmt: skip
         self.in_work = Gauge(
             "rlfleet_rl_api_requests_in_work", "Running requests.", ("kind",), registry=registry

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleet_worker.protocol import number_of
+from rlfleet.arguments import LABEL
 from rlfleet_resources.retention import Retention
 from rlfleet_resources.source import DIRECTORY, OBJECTS, VERSION_PLACEHOLDER, WeightSource
 
-_LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _NUMBER_AT_END = re.compile(r"([0-9]{1,18})$")
 
 
@@ -60,7 +60,7 @@ class Template:
         if not (name.startswith(self.before) and name.endswith(self.after)):
             return None
         label = name[len(self.before) : len(name) - len(self.after)]
-        return label if _LABEL.fullmatch(label) else None
+        return label if LABEL.fullmatch(label) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

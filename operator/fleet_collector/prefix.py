@@ -40,7 +40,7 @@ from fleet_worker.object_stores import opened_store, quoted
 from fleet_worker.protocol import ASIDE_MARK
 from rlfleet.deltas.index import delta_versions
 from rlfleet.errors import UnusableWeights
-from rlfleet_resources.weight_files import INDEX_FILE
+from rlfleet_resources.weight_files import INDEX_FILE, WEIGHTS_SUFFIX
 
 T = TypeVar("T")
 
@@ -50,7 +50,6 @@ _NAME = re.compile(
     r"(?!\.{1,2}(/|\Z))[A-Za-z0-9._=,+@:() -]+(/(?!\.{1,2}(/|\Z))[A-Za-z0-9._=,+@:() -]+)*"
 )
 """An object's name below its version, of which the library makes no other one."""
-_WEIGHTS = ".safetensors"
 _INDEX_LIMIT = _MARK_LIMIT = 16 * 1024 * 1024
 _MOST_LISTED, _MOST_OF_VERSION = 200_000, 10_000
 """As listed, and that a decision can name."""
@@ -254,7 +253,7 @@ class Prefix:
         elif len(version.sizes) > _MOST_OF_VERSION:
             obstacle = f"it has more than {_MOST_OF_VERSION} objects"
         modified_ns = max(each.modified_ns for each in version.sizes)
-        weights = (o.modified_ns for o in version.sizes if o.name.endswith(_WEIGHTS))
+        weights = (o.modified_ns for o in version.sizes if o.name.endswith(WEIGHTS_SUFFIX))
         found = Directory(
             name=name,
             place=name,

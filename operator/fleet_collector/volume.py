@@ -26,12 +26,11 @@ from typing import Self
 from fleet_collector.plan import Content, Directory, OutsideError, Template, lease_of
 from rlfleet.deltas.index import delta_versions
 from rlfleet.errors import UnusableWeights
-from rlfleet_resources.weight_files import INDEX_FILE
+from rlfleet_resources.weight_files import INDEX_FILE, WEIGHTS_SUFFIX
 
 _TRASH = re.compile(r"\.(.+)\.trash-[0-9a-f]{8}")
 _DELETING = re.compile(r"\.(.+)\.deleting-[0-9a-f]{8}")
 _INDEX_LIMIT = 16 * 1024 * 1024
-_WEIGHTS = ".safetensors"
 _RIGHTS = os.R_OK | os.W_OK | os.X_OK
 _NO_RIGHT = "this process may not delete in it; run the collector as the user that writes versions"
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -182,7 +181,7 @@ class Folder:
                     state = os.stat(file, dir_fd=at, follow_symlinks=False)
                     size_bytes += state.st_size
                     modified_ns = max(modified_ns, state.st_mtime_ns)
-                    if file.endswith(_WEIGHTS):
+                    if file.endswith(WEIGHTS_SUFFIX):
                         weights_ns = max(weights_ns, state.st_mtime_ns)
                 if folder.st_dev != self._device:
                     obstacle = "another file system is mounted in it"

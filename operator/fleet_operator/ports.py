@@ -13,6 +13,8 @@ from rlfleet_resources import names
 Json = dict[str, Any]
 UNREAD_BYTES = f"{names.GROUP}/unread-bytes"
 """The key of the size of an object of which parts were left out. No object of the API has it."""
+SPEC_BYTES = 64 * 2**10
+"""A larger spec of an InferenceFleet or WeightVersion is not read: half a MiB of empty lists takes 130 ms to parse."""
 
 WATCH_SILENCE_SECONDS = 28
 """A watch is broken that is silent for this time: the server ends each one sooner."""

@@ -9,8 +9,7 @@ from rlfleet.cli.checks import Check, Result
 from rlfleet.sampling import WeightSpan
 from rlfleet.words import plural
 from rlfleet_resources.fleet_status import PinnedWeights
-
-_ALGORITHM = "sha256:"
+from rlfleet_resources.weight_files import DIGEST_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def label_checks(tokens: dict[Weights, int], pinned: Sequence[PinnedWeights]) ->
         elif weights.digest is None:
             message = f"the label has no digest; the fleet has pinned {known}"
             yield Check(subject=subject, result=Result.WARN, message=message, remedy=_LOOK)
-        elif not any(d.removeprefix(_ALGORITHM).startswith(weights.digest) for d in found):
+        elif not any(d.removeprefix(DIGEST_PREFIX).startswith(weights.digest) for d in found):
             yield Check(
                 subject=subject,
                 result=Result.FAIL,

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar, overload
 import msgspec
 
 from fleet_operator.errors import TooLarge
-from fleet_operator.ports import UNREAD_BYTES, Json
+from fleet_operator.ports import SPEC_BYTES, UNREAD_BYTES, Json
 from rlfleet_resources import names
 
 OBJECT_BYTES = 512 * 2**10
 """An object of more bytes is read by its parts. The objects of a fleet with the largest spec have half of
-that."""
+that. A status, with the pins of versions, may have as many."""
 TEXT_BYTES = 16 * 2**20
 """A body, or a line of a watch, of more bytes is not read. No single object has as many."""
 LARGE_BYTES = 2**20
@@ -37,9 +37,6 @@ _NAMES = (
 _OWN = (f"{names.GROUP}/", names.LABEL_MANAGED_BY)
 CLOSED = "closed"
 """Key of an object's text (`read_closed`)."""
-SPEC_BYTES = 64 * 2**10
-"""A larger spec of an InferenceFleet or WeightVersion is left out (`spec_budget`): half a MiB of empty lists takes
-130 ms to parse. Their statuses, with the pins of versions, may have `OBJECT_BYTES`."""
 RECORD_BYTES = 32 * 2**10
 """Longer managed fields are left out: the only part of a pod or a Service that has no type. 36,000 fields, which no
 one has to own, take 12 ms."""

@@ -11,6 +11,8 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 RENDER_SECONDS = 1.0
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
+"""Of all histograms of our processes, in seconds."""
 _REST = 9
 """Times of the last rendering that pass before the next one."""
 

@@ -24,11 +24,11 @@ from prometheus_client import (
 from fleet_operator.command_line import release
 from fleet_operator.core.lagging import silent_workers
 from fleet_operator.core.observed import FleetObserved
+from fleet_operator.own_ports.metrics_page import BUCKETS
 from fleet_operator.runtime.pod_informer import FleetKey
 from fleet_operator.runtime.status_metrics import Replicas, Shown, StatusMetrics
 from rlfleet_resources.weights_status import RolloutTimings, WeightsStatus
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 _FLEET = ("namespace", "fleet")
 SILENT = "silent"
 """The outcome of a call without an answer. Its duration is a timeout, not a latency."""
@@ -52,7 +52,7 @@ class Metrics:
         self._fleets = fleets = CollectorRegistry()
         """The series that name fleets and namespaces."""
         gauge, counter = partial(Gauge, registry=registry), partial(Counter, registry=registry)
-        histogram = partial(Histogram, buckets=_SECONDS, registry=registry)
+        histogram = partial(Histogram, buckets=BUCKETS, registry=registry)
         self.leading = gauge(
             "rlfleet_operator_leading", "1 while this process leads.", ("operator",)
         ).labels(operator)
@@ -121,11 +121,11 @@ class Metrics:
         )
         self._phases = Histogram(
             "rlfleet_rollout_phase_seconds", "Duration of the phases of applied rollouts.",
-            (*_FLEET, "kind", "phase"), buckets=_SECONDS, registry=fleets,
+            (*_FLEET, "kind", "phase"), buckets=BUCKETS, registry=fleets,
         )  # fmt: skip
         self._pauses = Histogram(
             "rlfleet_rollout_worker_pause_seconds", "Longest pause of a worker in a rollout.",
-            (*_FLEET, "kind"), buckets=_SECONDS, registry=fleets,
+            (*_FLEET, "kind"), buckets=BUCKETS, registry=fleets,
         )  # fmt: skip
         self._missing = gauge(
             "rlfleet_operator_crd_missing_fields",

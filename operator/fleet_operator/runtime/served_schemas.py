@@ -29,7 +29,6 @@ PAUSE_SECONDS = 2.0
 REMEDY = "kubectl apply --server-side -f crds/, or helm upgrade with crds.enabled=true"
 _SHOWN_AT_MOST = 5
 _GROUP = f"apis/{names.GROUP}/{names.VERSION}"
-_KINDS = {names.FLEET_KIND: names.FLEET_PLURAL, names.WEIGHTS_KIND: names.WEIGHTS_PLURAL}
 
 
 class ServedSchemas:
@@ -133,10 +132,10 @@ class ServedSchemas:
         found = {}
         for schema in document["components"]["schemas"].values():
             for kind in schema.get("x-kubernetes-group-version-kind") or ():
-                plural = _KINDS.get(kind["kind"]) if kind["group"] == names.GROUP else None
+                plural = names.PLURALS.get(kind["kind"]) if kind["group"] == names.GROUP else None
                 if plural is not None:
                     found[plural] = schema["properties"].get("status") or {}
-        served = {plural: found[plural] for plural in _KINDS.values()}
+        served = {plural: found[plural] for plural in names.PLURALS.values()}
         own = own_schemas()
         self.missing = {p: tuple(sorted(missing_from(s, own[p]))) for p, s in served.items()}
         self._version, self._served = path, served

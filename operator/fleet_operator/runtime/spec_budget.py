@@ -10,9 +10,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fleet_operator.ports import UNREAD_BYTES
+from fleet_operator.ports import SPEC_BYTES, UNREAD_BYTES
 
-SPEC_BYTES = 64 * 2**10
 SMALL_BYTES = 8 * 2**10
 """A spec of at most this size does not count: nearly every one is small."""
 NAMESPACE_BYTES = 4 * 2**20

@@ -51,7 +51,6 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 1.0
 NEVER = float("inf")
-_PLURALS = {names.FLEET_KIND: names.FLEET_PLURAL, names.WEIGHTS_KIND: names.WEIGHTS_PLURAL}
 
 S = TypeVar("S", FleetStatus, WeightsStatus)
 W = TypeVar("W", bound=WeightsView | UnreadWeights)
@@ -301,7 +300,7 @@ class StatusWriter:
 
         Errors: Conflict if the object was recreated or has another resourceVersion.
         """
-        plural, written = _PLURALS[kind], status.to_json()
+        plural, written = names.PLURALS[kind], status.to_json()
         if self._schemas is not None:
             written = self._schemas.fitting(plural, written)
         self._count.labels(plural).inc()

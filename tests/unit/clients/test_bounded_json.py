@@ -16,7 +16,6 @@ from fleet_operator.clients.bounded_json import (
     LARGE_AT_ONCE,
     LARGE_BYTES,
     OBJECT_BYTES,
-    SPEC_BYTES,
     TEXT_BYTES,
     BoundedReader,
     opened,
@@ -26,8 +25,7 @@ from fleet_operator.clients.bounded_json import (
     read_resource,
 )
 from fleet_operator.errors import TooLarge
-from fleet_operator.ports import UNREAD_BYTES
-from fleet_operator.runtime import spec_budget
+from fleet_operator.ports import SPEC_BYTES, UNREAD_BYTES
 
 NAMES = {
     "name": "policy-0",
@@ -291,10 +289,6 @@ class TestStreams:
         with pytest.raises(OSError, match="reset"):
             async with asyncio.timeout(5):
                 await reader.object(Breaking())
-
-
-def test_a_spec_that_is_admitted_is_read() -> None:
-    assert SPEC_BYTES == spec_budget.SPEC_BYTES
 
 
 def test_a_text_may_hold_the_largest_object_of_etcd() -> None:

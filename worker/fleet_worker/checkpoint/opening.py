@@ -30,11 +30,11 @@ from fleet_worker.checkpoint.texts import Texts, added_tokens_of, template_of
 from fleet_worker.checkpoint.weight_sets import INDEX_LIMIT, check_tensors_once, chosen_set
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
+from rlfleet_resources.source import COMMIT
 from rlfleet_resources.weight_files import CONFIG_FILE, INDEX_FILE
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _REVISION = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _GENERATION_FILE = "generation_config.json"
 _TOKENIZER_FILE = "tokenizer_config.json"
 _TEMPLATE_FILE = "chat_template.jinja"
@@ -72,8 +72,8 @@ def commit_of(repository: str, revision: str, *, cache: Path | None = None) -> s
             raise Refusal(Reason.SOURCE_NOT_FOUND, "invalid name of a repository or revision")
     folder = _folder(repository, cache)
     with os_errors("the Hugging Face cache"):
-        commit = revision if _COMMIT.fullmatch(revision) else _read_reference(folder, revision)
-        is_cached = bool(_COMMIT.fullmatch(commit)) and (folder / "snapshots" / commit).is_dir()
+        commit = revision if COMMIT.fullmatch(revision) else _read_reference(folder, revision)
+        is_cached = bool(COMMIT.fullmatch(commit)) and (folder / "snapshots" / commit).is_dir()
     if not is_cached:
         raise Refusal(
             Reason.SOURCE_NOT_FOUND,

@@ -24,10 +24,9 @@ from fleet_worker.checkpoint.places import open_directory
 from fleet_worker.engine.start_names import DIGESTS_FILE, START_PREFIX
 from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
-from rlfleet_resources.weight_files import CONFIG_FILE, INDEX_FILE
+from rlfleet_resources.weight_files import CONFIG_FILE, INDEX_FILE, WEIGHTS_SUFFIX
 
 _LOG = logging.getLogger(__name__)
-_WEIGHTS = ".safetensors"
 _OTHER_WEIGHTS = (".bin", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx", ".pt", ".pth")
 """Of other formats, which repositories often have next to those that the engine takes."""
 _MOST_BYTES = 256 * 1024 * 1024
@@ -60,7 +59,7 @@ def start_directory(weights: Checkpoint, model: Checkpoint, *, port: int) -> str
     directory = open_directory(model.path, None)
     try:
         made_here = {CONFIG_FILE, INDEX_FILE, DIGESTS_FILE}
-        others = [n for n in directory.names - made_here if not n.endswith(_WEIGHTS)]
+        others = [n for n in directory.names - made_here if not n.endswith(WEIGHTS_SUFFIX)]
         if is_uri(model.path):
             _save(directory, others, made)
         else:
