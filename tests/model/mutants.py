@@ -916,6 +916,20 @@ MUTANTS = [
         "seconds = watched.phase_seconds",
     ),
     Mutant(
+        6,
+        "the time of a canary goes on when its process has ended",
+        "core/strategies/trials.py",
+        "if old is not None and old.restarts == pod.restarts:",
+        "if old is not None:",
+    ),
+    Mutant(
+        4,
+        "a version that ends the process of each canary takes all workers from their clients",
+        "core/strategies/baselines.py",
+        "return without(able, fresh[max(0, spare) :])",
+        "return able",
+    ),
+    Mutant(
         3,
         "workers that go back wait until the last one has staged",
         "core/strategies/synchronized.py",
