@@ -1,4 +1,4 @@
-"""What `status.canaries` records, and how many workers the canaries of one version may take from their clients."""
+"""The record of the canaries, and how many workers those of one version may take from their clients."""
 
 from __future__ import annotations
 
