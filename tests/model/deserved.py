@@ -38,7 +38,7 @@ _KINDS = {
     RolloutPhase.STAGING: {"stage"},
     RolloutPhase.PAUSING: {"pause"},
     RolloutPhase.LOADING: {"load", "apply"},
-    RolloutPhase.JUDGING: {"stage", "fence", "load", "probe"},
+    RolloutPhase.JUDGING: {"stage", "load"},
 }
 """The calls that a worker must have got before it can be late in a phase."""
 
@@ -327,7 +327,11 @@ class Deserved:
         apart = leader.looked_at[1] - leader.looked_at[0]
         is_slow = self.sim.now - self.slow_look_at <= waited
         renews = before.phase is RolloutPhase.LOADING and is_slow
-        if waited > longest or leader.looks_seldom or limit <= 2 * apart or renews:
+        judged = before.phase is RolloutPhase.JUDGING
+        had_longest = waited > longest and not (
+            judged and not self._has_ended_canaries(leader, name)
+        )
+        if had_longest or leader.looks_seldom or limit <= 2 * apart or renews:
             return  # a renewal may have been due at each look
         for worker in observed.workers:
             # It may answer again with this look.
@@ -336,30 +340,29 @@ class Deserved:
                 if waited >= limit:
                     return
                 continue
-            if before.phase is RolloutPhase.JUDGING and self._works_too_long(worker):
-                return
             if worker.busy and self.sim.pods[worker.pod.uid].worker.ahead:
                 return  # the leader does not know the word for its work
             uid, restarts = worker.pod.uid, worker.pod.restarts
             times = [self.called_at.get((uid, restarts, kind, *name)) for kind in kinds]
             had = [self.sim.now - at for at in times if at is not None]
             lacks = (worker.version, worker.state.run_id) != name
-            if (lacks or before.phase is RolloutPhase.JUDGING) and max(had, default=0.0) >= limit:
+            if (lacks or judged) and max(had, default=0.0) >= limit:
                 return
         text = (
             f"{before.desired_version} is abandoned as late after {waited:.1f} s in {before.phase}"
         )
         self.sim.fail(6, f"{text}, and no worker had {limit:.0f} s for it since its call")
 
-    def _works_too_long(self, worker: WorkerView) -> bool:
-        """Whether a worker is at one piece of work for longer than that may take."""
-        work = worker.state.operation if worker.state is not None else None
-        times = [r.timeouts for r in self.sim.promises.settings]
-        if work is None:
-            return False
-        is_stage = work.kind == "stage"
-        limit = min(t.stage_seconds if is_stage else t.load_seconds for t in times)
-        return work.running_seconds + worker.state_age_seconds >= limit
+    def _has_ended_canaries(self, leader: Leader, name: tuple[str, str | None]) -> bool:
+        """Whether processes have ended after their calls for a version that is judged."""
+        assert leader.observed is not None
+        now = {(w.pod.uid, w.pod.restarts) for w in leader.observed.workers if w.pod.running}
+        called = {
+            key[:2]
+            for key in self.called_at
+            if key[2] in _KINDS[RolloutPhase.JUDGING] and key[3:] == name
+        }
+        return bool(called - now)
 
     def limits(self, rollout: Rollout, phase: RolloutPhase, workers: int) -> tuple[float, float]:
         """The time of one worker in a phase, and that of all workers together."""

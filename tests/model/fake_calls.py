@@ -292,7 +292,7 @@ def _start_lease(
 def _cut_short(worker: FakeWorker, ticket: Ticket) -> bool:
     """End a drain, or prompts, that this call does not wait for. Returns: whether it may act now."""
     running, request = worker.work, ticket.request
-    at_once = isinstance(request, FenceRequest) and not request.drain_timeout_seconds
+    at_once = _is_fence_at_once(request)
     aborts = isinstance(request, PauseRequest) and request.mode is PauseMode.ABORT
     if running is None:
         return True
@@ -307,6 +307,10 @@ def _cut_short(worker: FakeWorker, ticket: Ticket) -> bool:
     return worker.work is None
 
 
+def _is_fence_at_once(request: Request) -> bool:
+    return isinstance(request, FenceRequest) and not request.drain_timeout_seconds
+
+
 def _pause(worker: FakeWorker, ticket: Ticket, request: PauseRequest) -> None:
     if _renewed(worker, request):
         ticket.end()
@@ -315,7 +319,8 @@ def _pause(worker: FakeWorker, ticket: Ticket, request: PauseRequest) -> None:
 
 
 def _run_prompts(worker: FakeWorker, ticket: Ticket) -> None:
-    if worker.phase in {Phase.SERVING, Phase.JOINING}:
+    is_cut = any(_is_fence_at_once(waiting.request) for waiting in worker.waiting)
+    if worker.phase in {Phase.SERVING, Phase.JOINING} and not is_cut:
         _begin(worker, ticket, "probe", worker.slow_seconds)
     else:
         ticket.end(Reason.WRONG_PHASE)

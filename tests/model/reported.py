@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from math import ceil
 from typing import TYPE_CHECKING
 
+from tests.model import canaries
 from tests.model.desired import NO_STATUS
 
 from fleet_operator.core.dropped_pins import may_be_dropped
@@ -104,6 +105,7 @@ class Reported:
                 leader, known.get(desired.base_uid, NO_STATUS), status, there
             )
             self._verdict_is_earned(leader, status, answer)
+            canaries.check(self.sim, leader, known.get(desired.base_uid, NO_STATUS), status)
             if live and all(w.facts.phase in _CANNOT_JUDGE for w in answer):
                 self._is_still_judged(leader, known.get(desired.base_uid, NO_STATUS), status)
             self._lost_weights_delay_no_verdict(leader, status, there)

@@ -107,6 +107,15 @@ class TestOvertaken:
         assert taken.goal.version == "42"
         assert texts_of(taken.actions) == ["load 42 on policy-1"]
 
+    @pytest.mark.parametrize(("seconds", "calls"), [(60, []), (61, ["Quarantine policy-1"])])
+    def test_the_others_wait_for_a_silent_worker_for_the_time_of_a_pause(self, seconds, calls):
+        """Each newer version would begin the time of the phase again."""
+        workers = [loaded(0), old(1).staged("42").silent(seconds)]
+        taken = step(make_view(*workers, wants="43", transition=make_transition()))
+
+        assert taken.goal.version == "42"
+        assert texts_of(taken.actions) == calls
+
     def test_if_a_worker_lost_the_bytes_the_newest_version_is_loaded(self):
         workers = [loaded(0), make_worker(1).paused("41")]
         taken = step(make_view(*workers, wants="43", transition=make_transition()))

@@ -24,7 +24,8 @@ If a canary dies, another worker takes its place, as long as half of the replica
 version is judged by those that come back.
 
 The canaries and the verdict are stored in the status of the WeightVersion. So the time of a canary begins with its
-call, one that was away before has not died of the version, and the version is not judged again after a canary dies.
+call, and a worker that was away before has not died of the version. After a canary dies the version is not judged
+again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The canaries of a version so far, as the WeightVersion's status records them (`status.canaries`).
 
-The time of a canary begins with its first call for the version, in its present process: a worker that takes the place
-of another one, or that comes back, has all of it. A process that has ended since its call may have ended through the
+The time of a canary begins with its first call for the version, in its present process. So a worker that takes the
+place of another one has all of it, and so has one that comes back. A process that has ended since its call may have ended through the
 version. One that was away before has not.
 """
 
