@@ -6,6 +6,7 @@ Judged from what workers have answered and from their pods, at each decision of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -38,11 +39,13 @@ MAX_WORKERS = 6
 """No simulated fleet is larger. Workers that are being replaced count too."""
 RECYCLED_SECONDS = 330.0
 """The longest wait before a worker is recreated, as documented, and more than one look."""
+AGAIN_AFTER_SECONDS = 91.0
 _ENDS = frozenset({RolloutPhase.APPLIED, RolloutPhase.RESUMING})
 _ADAPTER_COMES = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
 _HOLD = frozenset({Phase.PAUSED, Phase.LOADING})
 _COMES = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
-_CANNOT_JUDGE = frozenset({Phase.STARTING, Phase.BROKEN})
+_PASSES = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_READY, Reason.PEER_UNREADABLE})
+"""Reasons that pass: a worker with one has not refused the version."""
 _SAYS_WHY = frozenset(
     {ConditionReason.SUSPENDED, ConditionReason.NO_WORKERS, ConditionReason.HALTED}
 )
@@ -66,7 +69,7 @@ class Reported:
         self.sim = simulation
         self.recorded: tuple[int, Transition | None] = (0, None)
         self.failed_since: dict[str, float] = {}
-        self.judged_by, self.judged_since = 0, 0.0
+        self.judged_by = 0
         self.breaks: tuple[int, tuple[object, ...]] = (0, ())
         self.applied: tuple[int, AppliedWeights | None] = (0, None)
         self.named_others: dict[tuple[object, ...], float] = {}
@@ -98,20 +101,20 @@ class Reported:
         if desired.base is not None:
             self._abandoned_stays(known.get(desired.base_uid, NO_STATUS), status)
             self._phase_is_true(leader, status, answer)
+            self._count_is_true(status, answer)
             self._silent_ones_have_it(status, there)
             self._refusals_are_reported(leader, status)
             self._engines_that_break_count(
                 leader, known.get(desired.base_uid, NO_STATUS), status, there
             )
+            self._refusals_count(leader, status, there)
+            self._failed_ones_swap_again(leader, status, live)
             self._verdict_is_earned(leader, status, answer)
-            if live and all(w.facts.phase in _CANNOT_JUDGE for w in answer):
+            if live:
                 self._is_still_judged(leader, known.get(desired.base_uid, NO_STATUS), status)
             self._lost_weights_delay_no_verdict(leader, status, there)
-            before = known.get(desired.base_uid, NO_STATUS)
             if status.phase is RolloutPhase.JUDGING:
                 self.judged_by = leader.number
-                if before.phase is not RolloutPhase.JUDGING:
-                    self.judged_since = self.sim.now
 
     def _check_each(self, leader: Leader, desired: Desired, there: list[WorkerView]) -> None:
         self._adapters_have_room(leader, desired)
@@ -360,6 +363,14 @@ class Reported:
         if absent and len(absent) == len(answer) and begun and not (found or was_seen or stalled):
             self.sim.fail(6, f"{name} is {status.phase}, and no worker has found its directory")
 
+    def _count_is_true(self, status: WeightsStatus, answer: list[WorkerView]) -> None:
+        """`workersApplied` counts no worker in a phase of a newer release, which may load others."""
+        name = (status.desired_version, status.desired_run_id)
+        sure = sum(isinstance(w.facts.phase, Phase) and _has(w, name) for w in answer)
+        counted = (status.workers_applied or "0").partition("/")[0]
+        if int(counted) > sure:
+            self.sim.fail(9, f"{counted} workers count as serving {name}, and {sure} do for sure")
+
     def _engines_that_break_count(
         self, leader: Leader, before: WeightsStatus, status: WeightsStatus, there: list[WorkerView]
     ) -> None:
@@ -390,6 +401,57 @@ class Reported:
             names = [w.pod.name for w in broke]
             self.sim.fail(6, f"{name} is {status.phase}, and the engines of {names} break on it")
 
+    def _failed_ones_swap_again(
+        self, leader: Leader, status: WeightsStatus, live: list[WorkerView]
+    ) -> None:
+        """Without a barrier those whose engine has broken swap again after 90 s, once all others have swapped."""
+        assert leader.decision is not None
+        assert leader.observed is not None
+        plan, goal = leader.decision.rollout, leader.decision.rollout.desired
+        waits = plan.halted or plan.suspended or plan.waits_for_pin or plan.step.waiting
+        if not plan.allows_mixing or waits or leader.desired is not self.sim.desired:
+            return
+        name, workers = (goal.version, goal.run_id), leader.observed.expected_workers
+        behind = [w for w in live if not w.has_loaded(goal)]
+        calm = len(live) == workers and all(w.standing is Standing.OPEN for w in live)
+        calm = calm and not any(w.busy or w.unheeded or w.pod.drains_since for w in live)
+        again = [w for w in behind if w.has_staged(goal) and _ages(w, name) > AGAIN_AFTER_SECONDS]
+        called = leader.decision.worker_calls or leader.decision.pod_actions
+        most = rounded_down(self.sim.promises.rollout.max_failures, workers)
+        calm = calm and status.phase in _COMES and not called
+        if calm and again == behind and 0 < len(again) <= most:
+            self.sim.fail(6, f"{again[0].pod.name} may swap to {name} again, and gets no call")
+
+    def _refusals_count(
+        self, leader: Leader, status: WeightsStatus, there: list[WorkerView]
+    ) -> None:
+        """Behind a barrier it is reported that more workers refuse a version than may. Those count, too, that were
+        fenced for it.
+        """
+        assert leader.decision is not None
+        assert leader.observed is not None
+        plan, begun = leader.decision.rollout, status.started_at
+        name = (status.desired_version, status.desired_run_id)
+        step, asked = plan.step, (plan.step.goal.version, plan.step.goal.run_id) == name
+        stages = asked and step.phase is status.phase is RolloutPhase.STAGING
+        if begun is None or not stages or plan.allows_mixing or plan.suspended:
+            return
+        seconds = self.sim.surely_since(begun, leader)
+        refused = [
+            w
+            for w in there
+            if not (w.silent_seconds or _has(w, name) or _holds_bytes(w, name))
+            and not _has_broken_on(w, name, seconds)
+            and any(age < seconds for age in _failures_of(w, name, but=_PASSES))
+        ]
+        members = [w for w in refused if w.standing in {Standing.OPEN, Standing.HELD}]
+        rollout, workers = self.sim.promises.rollout, leader.observed.expected_workers
+        most = rounded_down(rollout.max_failures, workers)
+        stalled = condition_of(status.conditions, ConditionType.STALLED) is not None
+        if members and len(refused) > most and not stalled and leader.desired is self.sim.desired:
+            names = [w.pod.name for w in refused]
+            self.sim.fail(6, f"{names} refuse {name}, {most} may, and that is not reported")
+
     def _is_still_judged(self, leader: Leader, before: WeightsStatus, after: WeightsStatus) -> None:
         """The time to judge a version does not begin again when all canaries have died. It does for each leader."""
         judges = (
@@ -398,19 +460,15 @@ class Reported:
             and self.judged_by == leader.number
         )
         asked, known = ((s.observed_generation, s.retried) for s in (after, before))
+        assert leader.decision is not None
+        none = leader.decision.rollout.step.note.startswith("no worker is testing")
         phases = before.phase, after.phase
-        if after.canary is not None and after.canary.passed:
-            return  # it was judged, and waits for workers
-        if condition_of(after.conditions, ConditionType.STALLED) is not None:
-            return  # no worker may read it, for example
-        name, calls = (
-            (after.desired_version, after.desired_run_id),
-            self.sim.promises.deserved.last_called_at,
-        )
-        begun = (at for key, at in calls.items() if key[2] in {"stage", "load"} and key[3:] == name)
-        if not any(at >= self.judged_since for at in begun):
-            return  # no canary has begun with it
-        if judges and asked == known and phases == (RolloutPhase.JUDGING, RolloutPhase.PENDING):
+        if (
+            judges
+            and none
+            and asked == known
+            and phases == (RolloutPhase.JUDGING, RolloutPhase.PENDING)
+        ):
             self.sim.fail(
                 6, f"no canary of {after.desired_version} answers, and its time begins again"
             )
@@ -545,8 +603,13 @@ def _seconds_of_adapter(rollout: Rollout, there: list[WorkerView]) -> tuple[floa
     )
 
 
-def _failures_of(worker: WorkerView, name: tuple[str | None, str | None]) -> list[float]:
-    """The ages of the refusals of a version, in seconds."""
+def _failures_of(
+    worker: WorkerView,
+    name: tuple[str | None, str | None],
+    *,
+    but: AbstractSet[Reason] = frozenset(),
+) -> list[float]:
+    """The ages of the refusals of a version, in seconds. `but`: reasons that do not count."""
     state = worker.state
     if state is None:
         return []
@@ -554,8 +617,13 @@ def _failures_of(worker: WorkerView, name: tuple[str | None, str | None]) -> lis
     return [
         f.age_seconds + worker.state_age_seconds
         for f in known
-        if f is not None and (f.version, f.run_id) == name
+        if f is not None and (f.version, f.run_id) == name and f.reason not in but
     ]
+
+
+def _ages(worker: WorkerView, name: tuple[str | None, str | None]) -> float:
+    """The age of its last refusal of a version, in seconds."""
+    return min(_failures_of(worker, name), default=0.0)
 
 
 def _has_broken_on(worker: WorkerView, name: tuple[str | None, str | None], seconds: float) -> bool:
