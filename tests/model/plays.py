@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.model.fake_pods import FakePod
+from tests.model.mid_work import acts_in_mid_work, rollout_in_mid_work
 
 from fleet_worker.protocol import Phase
 
@@ -38,13 +39,15 @@ class Subject(StrEnum):
     FILES = "files"
     CALLS = "calls"
     ADAPTERS = "adapters"
+    MID_WORK = "faults in mid-work"
 
 
 SUBJECTS = (
     *(Subject.BARRIERS,) * 4,
     *(Subject.SWAPS,) * 3,
     *(Subject.LATE, Subject.CANARIES, Subject.PODS, Subject.ADAPTERS) * 2,
-    *(Subject.LEADERS, Subject.FILES, Subject.CALLS),
+    *(Subject.MID_WORK, Subject.FILES, Subject.LEADERS) * 2,
+    Subject.CALLS,
 )
 """How often plays are about each subject: the planner has most rules for barriers and swaps."""
 LOOKS_AFTER_A_PLAY = 15
@@ -98,7 +101,7 @@ _AFTER_A_BARRIER = (
         "the odd one has loaded",
         "it is Halted and one is held",
     ),
-    *("the odd one is joining", "the odd one has refused", "", ""),
+    *("the odd one is joining", "the odd one is broken", "the odd one has refused", "", ""),
 )
 _IN_SWAPS = (
     *("the odd one is loading", "versions differ", "a call to apply", "some have staged"),
@@ -159,6 +162,8 @@ def settings_of(subject: Subject, chance: Random, rollout: Settings) -> Settings
             own = short | {"strategy": chance.choice(["Synchronized"] * 3 + ["Canary"])}
         case Subject.SWAPS:
             own = short | {"strategy": chance.choice(["Rolling", "Rolling", "InFlight"])}
+        case Subject.MID_WORK:
+            own = short | rollout_in_mid_work(chance)
         case Subject.CANARIES if chance.random() < 0.8:
             canary = {"workers": chance.choice([1, 1, 2])}
             own = short | {"strategy": "Canary", "canary": canary}
@@ -209,6 +214,7 @@ class Plays:
             Subject.FILES: self._about_files,
             Subject.CALLS: self._about_calls,
             Subject.ADAPTERS: self._about_adapters,
+            Subject.MID_WORK: lambda: acts_in_mid_work(self),
         }[subject]()
 
     def _about_late_work(self) -> list[Act]:
@@ -278,6 +284,7 @@ class Plays:
             self.see_late: 0.1,
             self.end_leader: 0.1,
             self.join_and_break: 0.2,
+            self.lose_answers: 0.1,
         }
         after = {
             its.publish_now: 0.3,
@@ -290,6 +297,7 @@ class Plays:
             self.end_leader: 0.2,
             self.go_back_to_applied: 0.1,
             self.change_to_mixing: 0.15,
+            self.lose_sight: 0.2,
         }
         return [([""], first), (_IN_A_BARRIER, during), (_AFTER_A_BARRIER, after)]
 
@@ -427,7 +435,9 @@ class Plays:
             its.kill_all: 0.15,
             self.lose_answers: 0.15,
         }
-        return [([""], first), (_AT_ANY_TIME, then), (_AT_ANY_TIME, then)]
+        stores = {self.be_overtaken: 0.6, its.kill_all: 0.4, self.change_to_mixing: 0.2}
+        applied = ["the applied version is to be stored"], stores
+        return [([""], first), applied, (_AT_ANY_TIME, then), (_AT_ANY_TIME, then)]
 
     def _about_files(self) -> list[Act]:
         its, brief = self.its, self.brief
@@ -647,11 +657,38 @@ class Plays:
         if self.chance.random() < 0.5:
             self.see_late()
 
+    def change_leader_and_look_away(self) -> None:
+        """The next leader sees each worker once. Then it does not look for long, and sees the old answers first."""
+        self.end_leader()
+
+        def look_away() -> None:
+            self.fleet.tick(self.chance.choice([10.0, 19.0]))
+            self.see_late()
+
+        self.brief.later.append((self.fleet.now + 0.5, look_away))
+
+    def lose_sight(self) -> None:
+        """The next leader sees the odd one once, and then that is cut off for a while."""
+        self.end_leader()
+        if pod := self._odd():
+            self.brief.later.append((self.fleet.now + 0.6, lambda: self.fleet.cut_off(pod)))
+            self._after(lambda: self.fleet.cut_off(pod, cut=False))
+
+    def be_overtaken(self) -> None:
+        """The leader freezes, and does what it has decided when the next one has just read the status."""
+        former = self.fleet.leader
+        self.fleet.freeze_operator()
+        for _ in range(len(former.todo) + 1):
+            if former in self.fleet.former_leaders:
+                self.fleet.wake_former(former)
+
     def lose_answers(self) -> None:
-        """All answers get lost, for a while."""
+        """All answers get lost, for a while: those to calls, and mostly those to looks."""
         self.fleet.note("fault", "answers get lost")
         self.fleet.faults.answer_lost = 1.0
         seconds = self.chance.choice([1.0, 5.0, 15.0])
+        if self.chance.random() < 0.7:
+            self.see_late()
         later = self.fleet.now + seconds, lambda: setattr(self.fleet.faults, "answer_lost", 0.0)
         self.brief.later.append(later)
 
@@ -724,6 +761,13 @@ class Plays:
         if not self.its.is_deleted:
             self.fleet.odd_versions.clear()  # no canary judged all of them
             self.fleet.control(rollout={"strategy": "Synchronized"})
+
+    def suspend_under_canaries(self) -> None:
+        """From now on canaries judge, and the version is suspended for a while."""
+        if not self.its.is_deleted:
+            self.fleet.odd_versions.clear()  # no canary judged all of them
+            self.fleet.control(rollout={"strategy": "Canary"})
+            self.brief.suspend()
 
     def publish_without_files(self) -> None:
         """The trainer publishes a version, and writes its files later."""
