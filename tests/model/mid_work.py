@@ -41,7 +41,7 @@ def acts_in_mid_work(plays: Plays) -> list[Act]:
         plays.go_back_to_applied: 0.35,
         plays.change_to_barrier: 0.35,
         plays.change_leader_and_look_away: 0.3,
-        plays.see_late: 0.2,
+        plays.change_to_barrier_unseen: 0.3,
         plays.suspend_under_canaries: 0.2,
         its.publish_now: 0.1,
         brief.cut_off: 0.1,

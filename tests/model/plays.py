@@ -46,7 +46,8 @@ SUBJECTS = (
     *(Subject.BARRIERS,) * 4,
     *(Subject.SWAPS,) * 3,
     *(Subject.LATE, Subject.CANARIES, Subject.PODS, Subject.ADAPTERS) * 2,
-    *(Subject.MID_WORK, Subject.FILES, Subject.LEADERS) * 2,
+    *(Subject.MID_WORK,) * 3,
+    *(Subject.FILES, Subject.LEADERS) * 2,
     Subject.CALLS,
 )
 """How often plays are about each subject: the planner has most rules for barriers and swaps."""
@@ -65,6 +66,8 @@ _LASTS_SECONDS = (10.0, 30.0, 100.0)
 _FAVOURS = (0.0, 0.0, 1.0, 3.0)
 """How often an action happens in a play, in comparison with its usual chance: most situations need three of them."""
 _MOST_LIKELY = 0.9
+_LATE_FOR_SURE = 0.3
+"""The share of rounds about late work in which one load is, and its worker can then neither resume nor go back."""
 _SHARES_OF_A_LIMIT = (0.5, 0.9, 1.1, 1.1, 1.4, 1.4, 2.5, 50.0, 50.0)
 _LATE_STRATEGIES = (*("Synchronized",) * 5, "Rolling", "Rolling", "InFlight", "Canary")
 
@@ -101,7 +104,7 @@ _AFTER_A_BARRIER = (
         "the odd one has loaded",
         "it is Halted and one is held",
     ),
-    *("the odd one is joining", "the odd one is broken", "the odd one has refused", "", ""),
+    *("the odd one is joining", "the odd one has refused", "", ""),
 )
 _IN_SWAPS = (
     *("the odd one is loading", "versions differ", "a call to apply", "some have staged"),
@@ -148,7 +151,7 @@ def settings_of(subject: Subject, chance: Random, rollout: Settings) -> Settings
     is_late = subject is Subject.LATE
     short = {
         "timeouts": {
-            "stageSeconds": chance.choice([10, 40, 2000] if is_late else [10, 40]),
+            "stageSeconds": chance.choice([10, 40, 2000, 2000] if is_late else [10, 40]),
             "pauseSeconds": chance.choice([5, 20]),
             "loadSeconds": chance.choice([10, 20, 40]),
         },
@@ -256,6 +259,9 @@ class Plays:
             brief.hang: 0.1,
             self.publish_without_files: 0.1,
         }
+        if self.chance.random() < _LATE_FOR_SURE:
+            late = {its.publish_now: 1.0, self.overrun: 1.0}
+            return [([""], late), (["it is Halted and one is held"], {self.strand: 1.0})]
         return [([""], first), (_BEFORE_A_LOAD, during), (_AFTER_A_LATE_LOAD, after)]
 
     def _about_barriers(self) -> list[Act]:
@@ -297,7 +303,6 @@ class Plays:
             self.end_leader: 0.2,
             self.go_back_to_applied: 0.1,
             self.change_to_mixing: 0.15,
-            self.lose_sight: 0.2,
         }
         return [([""], first), (_IN_A_BARRIER, during), (_AFTER_A_BARRIER, after)]
 
@@ -543,13 +548,12 @@ class Plays:
             self.brief.later.append((self.fleet.now + seconds, self.scale_down))
             self._after(lambda: self.fleet.hang(pod, hung=False))
 
-    def read_slowly(self) -> None:
+    def read_slowly(self, seconds: Sequence[float] = (5.0, 30.0, 100.0, 300.0)) -> None:
         """Another worker reads the next version for long."""
         odd = self._odd()
         others = [p for p in self.fleet.pods.values() if p is not odd and p.deleted_at is None]
         if others:
-            seconds = self.chance.choice([5.0, 30.0, 100.0, 300.0])
-            self._linger(self.chance.choice(others), "stage", seconds)
+            self._linger(self.chance.choice(others), "stage", self.chance.choice(seconds))
 
     def delay_pause(self) -> None:
         """The next pause comes to the odd one late."""
@@ -589,6 +593,16 @@ class Plays:
                 pod.worker.bad_sources.discard(path)
 
         self._after(repair)
+
+    def strand(self) -> None:
+        """The odd one cannot read the applied weights for long, and another worker reads the next version for long."""
+        applied, odd = self.fleet.leader.fleet.applied, self._odd()
+        if applied is not None and odd is not None:
+            odd.worker.bad_sources.add(path := str(applied.source))
+            later = self.fleet.now + 300.0, lambda: odd.worker.bad_sources.discard(path)
+            self.brief.later.append(later)
+            self.its.publish_now()
+            self.read_slowly((300.0,))
 
     def lose_baseline(self) -> None:
         """Other files lie under the path of the applied weights. All workers but one restart on them, and that one
@@ -666,13 +680,6 @@ class Plays:
             self.see_late()
 
         self.brief.later.append((self.fleet.now + 0.5, look_away))
-
-    def lose_sight(self) -> None:
-        """The next leader sees the odd one once, and then that is cut off for a while."""
-        self.end_leader()
-        if pod := self._odd():
-            self.brief.later.append((self.fleet.now + 0.6, lambda: self.fleet.cut_off(pod)))
-            self._after(lambda: self.fleet.cut_off(pod, cut=False))
 
     def be_overtaken(self) -> None:
         """The leader freezes, and does what it has decided when the next one has just read the status."""
@@ -761,6 +768,11 @@ class Plays:
         if not self.its.is_deleted:
             self.fleet.odd_versions.clear()  # no canary judged all of them
             self.fleet.control(rollout={"strategy": "Synchronized"})
+
+    def change_to_barrier_unseen(self) -> None:
+        """The same, while the leader knows of its last calls, but sees no answer."""
+        self.see_late()
+        self.change_to_barrier()
 
     def suspend_under_canaries(self) -> None:
         """From now on canaries judge, and the version is suspended for a while."""
