@@ -360,6 +360,7 @@ class Deserved:
         self._none_waits_with_what_all_have(leader, decision, there)
         if plan.step.phase is RolloutPhase.STAGING and not plan.waits_for_pin:
             self._held_ones_stage(decision, there)
+            self._none_is_held_for_longer(decision, there)
         others = any(w.silent_seconds or w.state is None or w.facts.refuses for w in there)
         if plan.step.phase is RolloutPhase.STAGING and not (others or plan.waits_for_pin):
             self._none_waits_for_a_stage(leader, decision, there)
@@ -417,6 +418,18 @@ class Deserved:
             lacks = not (worker.has_staged(goal) or worker.has_loaded(goal))
             if lacks and not waits and (goal.version, goal.run_id) not in works:
                 self.sim.fail(3, f"{worker.pod.name} waits for {goal.label}, and gets no call")
+
+    def _none_is_held_for_longer(self, decision: Decision, there: list[WorkerView]) -> None:
+        """Once requests have been held for as long as they may, a worker that cannot resume gets a call: its fence."""
+        longest = max(r.longest_hold_seconds for r in self.sim.promises.settings)
+        called = {c.pod_uid for c in decision.worker_calls}
+        called |= {a.pod_uid for a in decision.pod_actions if not isinstance(a, CreatePod)}
+        for worker in there:
+            is_idle = _is_paused(worker) and not (worker.busy or worker.silent_seconds)
+            stays = is_idle and worker.pod.uid not in called
+            applied = decision.rollout.applied
+            if stays and worker.held_seconds > longest and not worker.has_loaded(applied):
+                self.sim.fail(3, f"{worker.pod.name} is held for {worker.held_seconds:.0f} s")
 
     def _none_waits_for_a_stage(
         self, leader: Leader, decision: Decision, there: list[WorkerView]

@@ -6,8 +6,7 @@ Judged from what workers have answered and from their pods, at each decision of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING
 
 from tests.model.desired import NO_STATUS
@@ -42,6 +41,8 @@ RECYCLED_SECONDS = 330.0
 AGAIN_AFTER_SECONDS = 91.0
 _ENDS = frozenset({RolloutPhase.APPLIED, RolloutPhase.RESUMING})
 _ADAPTER_COMES = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
+_MAY_REFUSE = frozenset({Standing.OPEN, Standing.HELD, Standing.CLOSED})
+_MEMBERS = frozenset({Standing.OPEN, Standing.HELD, Standing.UNKNOWN})
 _HOLD = frozenset({Phase.PAUSED, Phase.LOADING})
 _COMES = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
 _PASSES = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_READY, Reason.PEER_UNREADABLE})
@@ -107,8 +108,9 @@ class Reported:
             self._engines_that_break_count(
                 leader, known.get(desired.base_uid, NO_STATUS), status, there
             )
-            self._refusals_count(leader, status, there)
+            self._refusals_count(leader, status, answer)
             self._failed_ones_swap_again(leader, status, live)
+            self._wait_hides_no_cause(leader, status, there)
             self._verdict_is_earned(leader, status, answer)
             if live:
                 self._is_still_judged(leader, known.get(desired.base_uid, NO_STATUS), status)
@@ -422,14 +424,31 @@ class Reported:
         if calm and again == behind and 0 < len(again) <= most:
             self.sim.fail(6, f"{again[0].pod.name} may swap to {name} again, and gets no call")
 
-    def _refusals_count(
+    def _wait_hides_no_cause(
         self, leader: Leader, status: WeightsStatus, there: list[WorkerView]
     ) -> None:
-        """Behind a barrier it is reported that more workers refuse a version than may. Those count, too, that were
-        fenced for it.
+        """Where too few workers serve for a swap, the cause is reported: all that are behind have refused the version, or
+        workers that join have refused the applied one.
         """
         assert leader.decision is not None
-        assert leader.observed is not None
+        plan, begun = leader.decision.rollout, status.started_at
+        stalled = condition_of(status.conditions, ConditionType.STALLED)
+        if begun is None or stalled is None or "maxUnavailable is" not in stalled.message:
+            return
+        seconds, goal, applied = self.sim.surely_since(begun, leader), plan.step.goal, plan.applied
+        behind = [w for w in there if w.standing in _MEMBERS and not w.has_loaded(goal)]
+        last = [_last_refusal(w, (goal.version, goal.run_id)) for w in behind]
+        out = [w for w in there if w.standing is Standing.CLOSED]
+        out = [w for w in out if not (w.has_loaded(goal) or w.has_loaded(applied))]
+        out = [w for w in out if _last_refusal(w, (applied.version, applied.run_id)) < inf]
+        if out or (behind and max(last) < seconds):
+            self.sim.fail(6, f"workers refuse weights, and Stalled only says: {stalled.message}")
+
+    def _refusals_count(
+        self, leader: Leader, status: WeightsStatus, answer: list[WorkerView]
+    ) -> None:
+        """Behind a barrier each worker counts that refuses a version, also one that was fenced for it."""
+        assert leader.decision is not None
         plan, begun = leader.decision.rollout, status.started_at
         name = (status.desired_version, status.desired_run_id)
         step, asked = plan.step, (plan.step.goal.version, plan.step.goal.run_id) == name
@@ -439,18 +458,15 @@ class Reported:
         seconds = self.sim.surely_since(begun, leader)
         refused = [
             w
-            for w in there
-            if not (w.silent_seconds or _has(w, name) or _holds_bytes(w, name))
-            and not _has_broken_on(w, name, seconds)
-            and any(age < seconds for age in _failures_of(w, name, but=_PASSES))
+            for w in answer
+            if not (_has(w, name) or _holds_bytes(w, name) or _has_broken_on(w, name, seconds))
+            and w.standing in _MAY_REFUSE
+            and _last_refusal(w, name) < seconds
         ]
-        members = [w for w in refused if w.standing in {Standing.OPEN, Standing.HELD}]
-        rollout, workers = self.sim.promises.rollout, leader.observed.expected_workers
-        most = rounded_down(rollout.max_failures, workers)
-        stalled = condition_of(status.conditions, ConditionType.STALLED) is not None
-        if members and len(refused) > most and not stalled and leader.desired is self.sim.desired:
+        counted = status.workers.failed if status.workers is not None else 0
+        if counted < len(refused) and any(w.standing is not Standing.CLOSED for w in refused):
             names = [w.pod.name for w in refused]
-            self.sim.fail(6, f"{names} refuse {name}, {most} may, and that is not reported")
+            self.sim.fail(6, f"{names} refuse {name}, and {counted} count as failed")
 
     def _is_still_judged(self, leader: Leader, before: WeightsStatus, after: WeightsStatus) -> None:
         """The time to judge a version does not begin again when all canaries have died. It does for each leader."""
@@ -603,22 +619,30 @@ def _seconds_of_adapter(rollout: Rollout, there: list[WorkerView]) -> tuple[floa
     )
 
 
-def _failures_of(
-    worker: WorkerView,
-    name: tuple[str | None, str | None],
-    *,
-    but: AbstractSet[Reason] = frozenset(),
-) -> list[float]:
-    """The ages of the refusals of a version, in seconds. `but`: reasons that do not count."""
+def _failures_of(worker: WorkerView, name: tuple[str | None, str | None]) -> list[float]:
+    """The ages of the refusals of a version, in seconds."""
+    return [age for age, _ in _refusals_of(worker, name)]
+
+
+def _refusals_of(
+    worker: WorkerView, name: tuple[str | None, str | None]
+) -> list[tuple[float, Reason]]:
+    """The ages of the refusals of a version, in seconds, and their reasons."""
     state = worker.state
     if state is None:
         return []
     known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
     return [
-        f.age_seconds + worker.state_age_seconds
+        (f.age_seconds + worker.state_age_seconds, f.reason)
         for f in known
-        if f is not None and (f.version, f.run_id) == name and f.reason not in but
+        if f is not None and (f.version, f.run_id) == name
     ]
+
+
+def _last_refusal(worker: WorkerView, name: tuple[str | None, str | None]) -> float:
+    """The age of the last refusal of a version, in seconds; infinite if the worker only waits for files."""
+    age, reason = min(_refusals_of(worker, name), default=(inf, ""))
+    return inf if reason in _PASSES else age
 
 
 def _ages(worker: WorkerView, name: tuple[str | None, str | None]) -> float:
