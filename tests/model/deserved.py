@@ -11,11 +11,20 @@ from typing import TYPE_CHECKING
 
 from tests.model.desired import rollout_of
 
-from fleet_operator.core.actions import Admit, Apply, Fence, LoraCall, Pause, Resume, Stage
+from fleet_operator.core.actions import (
+    Admit,
+    Apply,
+    Fence,
+    Load,
+    LoraCall,
+    Pause,
+    Resume,
+    Stage,
+)
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.percentages import at_most
 from fleet_operator.core.pod_actions import CreatePod
-from fleet_operator.core.worker_view import Standing
+from fleet_operator.core.worker_view import PROBE_SECONDS, Standing
 from fleet_worker.protocol import Phase
 from rlfleet_resources.weights_status import RolloutPhase
 
@@ -26,7 +35,9 @@ if TYPE_CHECKING:
 
     from fleet_operator.api.fleet import Rollout
     from fleet_operator.core.actions import WorkerCall
+    from fleet_operator.core.checkpoint import Checkpoint
     from fleet_operator.core.decision import Decision
+    from fleet_operator.core.rollout_plan import RolloutPlan
     from fleet_operator.core.worker_view import WorkerView
     from rlfleet_resources.weights_status import WeightsStatus
 
@@ -95,6 +106,7 @@ class Deserved:
         self, leader: Leader, call: WorkerCall, pod: FakePod, worker: WorkerView
     ) -> None:
         if isinstance(call, Fence):
+            self._leaves_those_in_time(leader, call, worker)
             longest = min(r.longest_hold_seconds for r in self.sim.promises.settings)
             led_seconds = self.sim.now - self.sim.promises.stored_first.led_since
             if worker.held_seconds > max(longest, led_seconds):
@@ -102,6 +114,8 @@ class Deserved:
             self._may_be_fenced(leader, call, pod, worker)
         if isinstance(call, Admit | Resume) and self.sim.promises.agree:
             self._opens_alone(leader, call)
+        if isinstance(call, Load) and worker.standing is Standing.HELD:
+            self._is_begun(leader, call)
         if isinstance(call, Stage):
             self._holds_nothing_better(leader, call, worker)
         judges = self.sim.weights.phase is RolloutPhase.JUDGING
@@ -153,6 +167,67 @@ class Deserved:
                 f"{call.pod_name} serves, and its fence leaves it {seconds:.0f} of {least} s",
             )
 
+    def _leaves_those_in_time(self, leader: Leader, call: Fence, worker: WorkerView) -> None:
+        """A worker that has the call to take the applied weights again is not fenced: soon it serves them. A swap without
+        a barrier is not cut while it is in time.
+        """
+        applied, work, state, plan = (
+            leader.fleet.applied,
+            worker.call,
+            worker.state,
+            leader.decision,
+        )
+        sound = state is not None and state.admitted and not worker.silent_seconds
+        if state is None or not sound or worker.pod.drains_since is not None or plan is None:
+            return
+        comes = work is not None and work.kind in {"load", "apply"} and applied is not None
+        if comes and work and applied and work[1:3] == (applied.version, applied.run_id):
+            self.sim.fail(8, f"{call.work} on {call.pod_name}, which is called to {work}")
+        if call.drain_timeout_seconds:
+            return
+        self._has_held_up_the_others(leader, call, worker)
+        swap = state.operation if plan.rollout.allows_mixing else None
+        if swap is None or swap.kind != "apply":
+            return
+        if self._is_in_time(worker, (swap.version, swap.run_id)) and not worker.unheeded:
+            self.sim.fail(8, f"{call.work} on {call.pod_name}, whose swap is in time")
+
+    def _has_held_up_the_others(self, leader: Leader, call: Fence, worker: WorkerView) -> None:
+        """A paused worker without work is fenced if it has refused the version, or if its phase is late. Otherwise
+        requests must have been held for as long as they may.
+        """
+        assert leader.decision is not None
+        assert leader.observed is not None
+        plan, state, promises = leader.decision.rollout, worker.state, self.sim.promises
+        goal, phase = plan.step.goal, plan.step.phase
+        if state is None or state.phase is not Phase.PAUSED or worker.busy:
+            return
+        if not (worker.has_loaded(goal) or worker.has_loaded(plan.applied)):
+            return  # it must not serve what it has
+        known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
+        refused = {(f.version, f.run_id) for f in known if f is not None}
+        if (goal.version, goal.run_id) in refused or any(u.is_failure for u in worker.unheeded):
+            return
+        waited = self.sim.now - promises.watching[1]
+        limits = (self.limits(r, phase, 1)[0] for r in promises.settings)
+        is_late = same_weights(goal, plan.desired) and waited >= min(limits)
+        held = max(w.held_seconds for w in leader.observed.workers)
+        longest = min(r.longest_hold_seconds for r in promises.settings)
+        if held <= longest and not is_late:
+            self.sim.fail(8, f"{call.work} on {call.pod_name} after {held:.0f} s of {longest} s")
+
+    def _is_begun(self, leader: Leader, call: Load) -> None:
+        """No worker loads a superseded version unless one has begun with it: else all serve what they have."""
+        assert leader.observed is not None
+        if leader.decision is None:
+            return
+        plan = leader.decision.rollout
+        if same_weights(call, plan.desired) or same_weights(call, plan.applied):
+            return
+        held = [w for w in leader.observed.workers if w.standing is Standing.HELD]
+        if not any(w.facts.is_loading(call) or w.has_loaded(call) for w in held):
+            self.sim.fail(3, f"{call.work} on {call.pod_name}, which is superseded and not begun")
+
     def _has_a_baseline(self, leader: Leader, call: Stage, worker: WorkerView) -> None:
         """A canary has the applied weights, or their answers, before it reads others. Else it loads them first, if any
         worker can.
@@ -170,9 +245,15 @@ class Deserved:
         if state.probe is not None:
             known.add((state.probe.version, state.probe.run_id))
             known.add((str(state.probe.compared_with), state.probe.compared_with_run_id))
+        assert leader.observed is not None
+        silent = [w for w in leader.observed.workers if w.standing is Standing.UNKNOWN]
+        base = (applied.version, applied.run_id)
+        could = [w.pod.name for w in silent if w.state and (w.version, w.state.run_id) == base]
+        if base not in known and could:
+            self.sim.fail(1, f"{call.work} on {call.pod_name}, and {could} could compare")
         refused = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
         known |= {(f.version, f.run_id) for f in refused if f is not None}
-        if (applied.version, applied.run_id) not in known:
+        if base not in known:
             what = f"{call.work} on {call.pod_name}, the canary"
             self.sim.fail(1, f"{what}, which has {known} and no answers of {applied.version}")
 
@@ -229,6 +310,7 @@ class Deserved:
         if not decision.is_planned:
             return  # pauses are renewed until there is a plan again
         self._requests_wait_for_something(leader, decision)
+        self._suspended_ones_are_left(leader, decision)
         called = {c.pod_uid for c in decision.worker_calls}
         called |= {a.pod_uid for a in decision.pod_actions if not isinstance(a, CreatePod)}
         for worker in observed.workers:
@@ -241,6 +323,24 @@ class Deserved:
             renews = seen.uid in called or worker.is_called_to("pause")
             if loads and 0 < left_seconds < TAKE_OVER_SECONDS and not renews:
                 self.sim.fail(8, f"{seen.name} loads, and its pause ends in {left_seconds:.1f} s")
+
+    def _suspended_ones_are_left(self, leader: Leader, decision: Decision) -> None:
+        """No rollout continues to a version that is suspended and that canaries must judge, unless a barrier began it or it
+        is served.
+        """
+        plan, spec, promises = decision.rollout, self.sim.desired.base_spec, self.sim.promises
+        goal, known = plan.step.goal, leader.fleet.transition
+        name = (goal.version, goal.run_id)
+        barrier = known is not None and known.strategy == "Synchronized"
+        asked = spec is not None and spec.suspend and leader.desired is self.sim.desired
+        if not asked or barrier or name not in promises.must_be_judged - promises.judged:
+            return
+        assert leader.observed is not None
+        opened = [w for w in leader.observed.workers if w.standing is Standing.OPEN]
+        is_served = bool(opened) and all(w.has_loaded(goal) for w in opened)
+        absent = self.sim.files.absent or plan.step.awaits_source
+        if not (same_weights(goal, plan.applied) or is_served or absent):
+            self.sim.fail(1, f"{name} is suspended, no canary has judged it, and it is the goal")
 
     def _requests_wait_for_something(self, leader: Leader, decision: Decision) -> None:
         """While workers hold their requests, something is under way. It is a call, the work of a worker or of its pod, a
@@ -261,10 +361,25 @@ class Deserved:
         if not (comes or waits):
             names = ", ".join(held.values())
             self.sim.fail(3, f"{names} hold their requests, and nothing is under way")
+        self._silent_ones_go(leader, decision)
         self._none_waits_with_what_all_have(leader, decision, there)
+        if plan.step.phase is RolloutPhase.STAGING and not plan.waits_for_pin:
+            self._held_ones_stage(decision, there)
+            self._none_is_held_for_longer(decision, there)
         others = any(w.silent_seconds or w.state is None or w.facts.refuses for w in there)
         if plan.step.phase is RolloutPhase.STAGING and not (others or plan.waits_for_pin):
             self._none_waits_for_a_stage(leader, decision, there)
+
+    def _silent_ones_go(self, leader: Leader, decision: Decision) -> None:
+        """No worker holds its requests for a silent one that its probe has taken from its clients: that one is quarantined."""
+        assert leader.observed is not None
+        go = {a.pod_uid for a in decision.pod_actions if not isinstance(a, CreatePod)}
+        go |= {c.pod_uid for c in decision.worker_calls}
+        waits = decision.rollout.step.waiting.partition("may generate other weights")[2]
+        for worker in leader.observed.workers:
+            pod, silent = worker.pod, worker.silent_seconds >= PROBE_SECONDS
+            if silent and pod.name in waits and not pod.ready and pod.uid not in go:
+                self.sim.fail(3, f"{waits} holds up the others, and is not quarantined")
 
     def _none_waits_with_what_all_have(
         self, leader: Leader, decision: Decision, there: list[WorkerView]
@@ -294,18 +409,54 @@ class Deserved:
             names = ", ".join(w.pod.name for w in members)
             self.sim.fail(8, f"{names} have loaded {name}, and wait for {desired}")
 
+    def _held_ones_stage(self, decision: Decision, there: list[WorkerView]) -> None:
+        """No worker holds its requests that lacks the bytes of the goal, has not refused it, and gets no call."""
+        goal, called = decision.rollout.step.goal, {c.pod_uid for c in decision.worker_calls}
+        for worker in there:
+            state = worker.state
+            if state is None or not _is_paused(worker) or worker.busy or worker.silent_seconds:
+                continue
+            known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
+            works = [(f.version, f.run_id) for f in known if f is not None]
+            works += [(u.work.version, u.work.run_id) for u in worker.unheeded]
+            waits = decision.rollout.step.waiting or worker.pod.uid in called
+            lacks = not (worker.has_staged(goal) or worker.has_loaded(goal))
+            if lacks and not waits and (goal.version, goal.run_id) not in works:
+                self.sim.fail(3, f"{worker.pod.name} waits for {goal.label}, and gets no call")
+
+    def _none_is_held_for_longer(self, decision: Decision, there: list[WorkerView]) -> None:
+        """Once requests have been held for as long as they may, a worker that cannot resume gets a call: its fence."""
+        longest = max(r.longest_hold_seconds for r in self.sim.promises.settings)
+        called = {c.pod_uid for c in decision.worker_calls}
+        called |= {a.pod_uid for a in decision.pod_actions if not isinstance(a, CreatePod)}
+        for worker in there:
+            is_idle = _is_paused(worker) and not (worker.busy or worker.silent_seconds)
+            stays = is_idle and worker.pod.uid not in called
+            applied = decision.rollout.applied
+            if stays and worker.held_seconds > longest and not worker.has_loaded(applied):
+                self.sim.fail(3, f"{worker.pod.name} is held for {worker.held_seconds:.0f} s")
+
     def _none_waits_for_a_stage(
         self, leader: Leader, decision: Decision, there: list[WorkerView]
     ) -> None:
         """No worker holds its requests while others serve and stage. It resumes, or goes back."""
-        applied, called = leader.fleet.applied, {c.pod_uid for c in decision.worker_calls}
+        applied, goal = leader.fleet.applied, decision.rollout.step.goal
         if applied is None or decision.rollout.step.waiting:
             return
         name = (applied.version, applied.run_id)
+        other = [
+            c.pod_uid
+            for c in decision.worker_calls
+            if isinstance(c, Stage) and (c.version, c.run_id) != name
+        ]
+        called = {c.pod_uid for c in decision.worker_calls}
         serving = [w for w in there if w.standing is Standing.OPEN and w.state]
         serves = any((w.version, w.state.run_id) == name for w in serving if w.state)
         idle = [w for w in there if _is_paused(w) and not w.busy and w.pod.uid not in called]
-        if serves and idle:
+        idle = idle if serves else []
+        astray = [w for w in there if _is_paused(w) and w.pod.uid in other and not w.busy]
+        idle += [w for w in astray if serves and not w.has_staged(goal)]
+        if idle:
             self.sim.fail(3, f"{idle[0].pod.name} holds its requests while others stage")
 
     # --- versions -----------------------------------------------------------------------------------
@@ -323,6 +474,10 @@ class Deserved:
             self.limits(r, before.phase, len(observed.workers)) for r in self.sim.promises.settings
         ]
         limit, longest = min(s for s, _ in limits), min(s for _, s in limits)
+        assert leader.decision is not None
+        plan = leader.decision.rollout
+        if before.phase is RolloutPhase.LOADING:
+            self._a_swap_is_late(leader, plan, name)
         # A pause that is renewed takes the turn of a load, here in one look, there in two.
         apart = leader.looked_at[1] - leader.looked_at[0]
         is_slow = self.sim.now - self.slow_look_at <= waited
@@ -342,6 +497,8 @@ class Deserved:
                 continue
             if worker.busy and self.sim.pods[worker.pod.uid].worker.ahead:
                 return  # the leader does not know the word for its work
+            if self._is_not_late(worker, before.phase, plan.desired):
+                continue
             uid, restarts = worker.pod.uid, worker.pod.restarts
             times = [self.called_at.get((uid, restarts, kind, *name)) for kind in kinds]
             had = [self.sim.now - at for at in times if at is not None]
@@ -363,6 +520,41 @@ class Deserved:
             if key[2] in _KINDS[RolloutPhase.JUDGING] and key[3:] == name
         }
         return bool(called - now)
+
+    def _a_swap_is_late(
+        self, leader: Leader, plan: RolloutPlan, name: tuple[str | None, ...]
+    ) -> None:
+        """While workers swap by themselves, no other work is late than a swap, which none has reported here."""
+        assert leader.observed is not None
+        behind = [w for w in leader.observed.workers if _runs(w) and not w.has_loaded(plan.desired)]
+        swap = [w for w in behind if w.is_doing("apply") and self._is_in_time(w, name)]
+        if plan.allows_mixing or (behind and len(swap) == len(behind)):
+            self.sim.fail(6, f"{name} is abandoned as late, and no swap to it is")
+
+    def _is_not_late(self, worker: WorkerView, phase: RolloutPhase, desired: Checkpoint) -> bool:
+        """Whether a worker has done what its phase calls it to, or is in time with it."""
+        match phase:
+            case RolloutPhase.JUDGING:
+                return False
+            case RolloutPhase.STAGING if worker.has_staged(desired):
+                return True
+            case RolloutPhase.PAUSING if worker.standing is Standing.HELD:
+                return True
+        return self._is_in_time(worker, (desired.version, desired.run_id))
+
+    def _is_in_time(self, worker: WorkerView, name: tuple[str | None, ...]) -> bool:
+        """Whether a worker stages, loads or swaps to a version, and for no longer than that may take. The age of its
+        answer does not count, nor the time of the phase: it began when it got its call.
+        """
+        work = worker.state.operation if worker.state is not None else None
+        if work is None or (work.version, work.run_id) != name or worker.silent_seconds:
+            return False
+        limits = {
+            "stage": min(r.timeouts.stage_seconds for r in self.sim.promises.settings),
+            "load": min(r.timeouts.load_seconds for r in self.sim.promises.settings),
+        }
+        swap = min(r.timeouts.load_seconds + r.pause.limit() for r in self.sim.promises.settings)
+        return work.running_seconds < (limits | {"apply": swap}).get(work.kind, 0)
 
     def limits(self, rollout: Rollout, phase: RolloutPhase, workers: int) -> tuple[float, float]:
         """The time of one worker in a phase, and that of all workers together."""

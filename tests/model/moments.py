@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.model.fake_worker import FakeWorker
+from tests.model.leader import WriteFleet
 from tests.model.odd_one import OddOne
 from tests.model.simulator import Simulation
 
@@ -80,6 +81,10 @@ def moments_of(fleet: Simulation, odd: OddOne) -> Iterator[str]:
         yield "versions differ"
     for flight in fleet.leader.flights.values():
         yield f"a call to {flight.action.kind}"
+    leader = fleet.leader
+    is_new = leader.fleet.applied != fleet.fleet_stored.applied
+    if is_new and any(isinstance(what, WriteFleet) for what in leader.todo):
+        yield "the applied version is to be stored"
     phase = fleet.weights.phase
     yield f"the version is {phase}"
     if any(held):

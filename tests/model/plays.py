@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.model.fake_pods import FakePod
+from tests.model.mid_work import acts_in_mid_work, rollout_in_mid_work
 
 from fleet_worker.protocol import Phase
 
@@ -38,13 +39,16 @@ class Subject(StrEnum):
     FILES = "files"
     CALLS = "calls"
     ADAPTERS = "adapters"
+    MID_WORK = "faults in mid-work"
 
 
 SUBJECTS = (
     *(Subject.BARRIERS,) * 4,
     *(Subject.SWAPS,) * 3,
     *(Subject.LATE, Subject.CANARIES, Subject.PODS, Subject.ADAPTERS) * 2,
-    *(Subject.LEADERS, Subject.FILES, Subject.CALLS),
+    *(Subject.MID_WORK,) * 3,
+    *(Subject.FILES, Subject.LEADERS) * 2,
+    Subject.CALLS,
 )
 """How often plays are about each subject: the planner has most rules for barriers and swaps."""
 LOOKS_AFTER_A_PLAY = 15
@@ -62,6 +66,8 @@ _LASTS_SECONDS = (10.0, 30.0, 100.0)
 _FAVOURS = (0.0, 0.0, 1.0, 3.0)
 """How often an action happens in a play, in comparison with its usual chance: most situations need three of them."""
 _MOST_LIKELY = 0.9
+_LATE_FOR_SURE = 0.3
+"""The share of rounds about late work in which one load is, and its worker can then neither resume nor go back."""
 _SHARES_OF_A_LIMIT = (0.5, 0.9, 1.1, 1.1, 1.4, 1.4, 2.5, 50.0, 50.0)
 _LATE_STRATEGIES = (*("Synchronized",) * 5, "Rolling", "Rolling", "InFlight", "Canary")
 
@@ -145,7 +151,7 @@ def settings_of(subject: Subject, chance: Random, rollout: Settings) -> Settings
     is_late = subject is Subject.LATE
     short = {
         "timeouts": {
-            "stageSeconds": chance.choice([10, 40, 2000] if is_late else [10, 40]),
+            "stageSeconds": chance.choice([10, 40, 2000, 2000] if is_late else [10, 40]),
             "pauseSeconds": chance.choice([5, 20]),
             "loadSeconds": chance.choice([10, 20, 40]),
         },
@@ -159,6 +165,8 @@ def settings_of(subject: Subject, chance: Random, rollout: Settings) -> Settings
             own = short | {"strategy": chance.choice(["Synchronized"] * 3 + ["Canary"])}
         case Subject.SWAPS:
             own = short | {"strategy": chance.choice(["Rolling", "Rolling", "InFlight"])}
+        case Subject.MID_WORK:
+            own = short | rollout_in_mid_work(chance)
         case Subject.CANARIES if chance.random() < 0.8:
             canary = {"workers": chance.choice([1, 1, 2])}
             own = short | {"strategy": "Canary", "canary": canary}
@@ -209,6 +217,7 @@ class Plays:
             Subject.FILES: self._about_files,
             Subject.CALLS: self._about_calls,
             Subject.ADAPTERS: self._about_adapters,
+            Subject.MID_WORK: lambda: acts_in_mid_work(self),
         }[subject]()
 
     def _about_late_work(self) -> list[Act]:
@@ -250,6 +259,9 @@ class Plays:
             brief.hang: 0.1,
             self.publish_without_files: 0.1,
         }
+        if self.chance.random() < _LATE_FOR_SURE:
+            late = {its.publish_now: 1.0, self.overrun: 1.0}
+            return [([""], late), (["it is Halted and one is held"], {self.strand: 1.0})]
         return [([""], first), (_BEFORE_A_LOAD, during), (_AFTER_A_LATE_LOAD, after)]
 
     def _about_barriers(self) -> list[Act]:
@@ -278,6 +290,7 @@ class Plays:
             self.see_late: 0.1,
             self.end_leader: 0.1,
             self.join_and_break: 0.2,
+            self.lose_answers: 0.1,
         }
         after = {
             its.publish_now: 0.3,
@@ -427,7 +440,9 @@ class Plays:
             its.kill_all: 0.15,
             self.lose_answers: 0.15,
         }
-        return [([""], first), (_AT_ANY_TIME, then), (_AT_ANY_TIME, then)]
+        stores = {self.be_overtaken: 0.6, its.kill_all: 0.4, self.change_to_mixing: 0.2}
+        applied = ["the applied version is to be stored"], stores
+        return [([""], first), applied, (_AT_ANY_TIME, then), (_AT_ANY_TIME, then)]
 
     def _about_files(self) -> list[Act]:
         its, brief = self.its, self.brief
@@ -533,13 +548,12 @@ class Plays:
             self.brief.later.append((self.fleet.now + seconds, self.scale_down))
             self._after(lambda: self.fleet.hang(pod, hung=False))
 
-    def read_slowly(self) -> None:
+    def read_slowly(self, seconds: Sequence[float] = (5.0, 30.0, 100.0, 300.0)) -> None:
         """Another worker reads the next version for long."""
         odd = self._odd()
         others = [p for p in self.fleet.pods.values() if p is not odd and p.deleted_at is None]
         if others:
-            seconds = self.chance.choice([5.0, 30.0, 100.0, 300.0])
-            self._linger(self.chance.choice(others), "stage", seconds)
+            self._linger(self.chance.choice(others), "stage", self.chance.choice(seconds))
 
     def delay_pause(self) -> None:
         """The next pause comes to the odd one late."""
@@ -579,6 +593,16 @@ class Plays:
                 pod.worker.bad_sources.discard(path)
 
         self._after(repair)
+
+    def strand(self) -> None:
+        """The odd one cannot read the applied weights for long, and another worker reads the next version for long."""
+        applied, odd = self.fleet.leader.fleet.applied, self._odd()
+        if applied is not None and odd is not None:
+            odd.worker.bad_sources.add(path := str(applied.source))
+            later = self.fleet.now + 300.0, lambda: odd.worker.bad_sources.discard(path)
+            self.brief.later.append(later)
+            self.its.publish_now()
+            self.read_slowly((300.0,))
 
     def lose_baseline(self) -> None:
         """Other files lie under the path of the applied weights. All workers but one restart on them, and that one
@@ -647,11 +671,31 @@ class Plays:
         if self.chance.random() < 0.5:
             self.see_late()
 
+    def change_leader_and_look_away(self) -> None:
+        """The next leader sees each worker once. Then it does not look for long, and sees the old answers first."""
+        self.end_leader()
+
+        def look_away() -> None:
+            self.fleet.tick(self.chance.choice([10.0, 19.0]))
+            self.see_late()
+
+        self.brief.later.append((self.fleet.now + 0.5, look_away))
+
+    def be_overtaken(self) -> None:
+        """The leader freezes, and does what it has decided when the next one has just read the status."""
+        former = self.fleet.leader
+        self.fleet.freeze_operator()
+        for _ in range(len(former.todo) + 1):
+            if former in self.fleet.former_leaders:
+                self.fleet.wake_former(former)
+
     def lose_answers(self) -> None:
-        """All answers get lost, for a while."""
+        """All answers get lost, for a while: those to calls, and mostly those to looks."""
         self.fleet.note("fault", "answers get lost")
         self.fleet.faults.answer_lost = 1.0
         seconds = self.chance.choice([1.0, 5.0, 15.0])
+        if self.chance.random() < 0.7:
+            self.see_late()
         later = self.fleet.now + seconds, lambda: setattr(self.fleet.faults, "answer_lost", 0.0)
         self.brief.later.append(later)
 
@@ -724,6 +768,18 @@ class Plays:
         if not self.its.is_deleted:
             self.fleet.odd_versions.clear()  # no canary judged all of them
             self.fleet.control(rollout={"strategy": "Synchronized"})
+
+    def change_to_barrier_unseen(self) -> None:
+        """The same, while the leader knows of its last calls, but sees no answer."""
+        self.see_late()
+        self.change_to_barrier()
+
+    def suspend_under_canaries(self) -> None:
+        """From now on canaries judge, and the version is suspended for a while."""
+        if not self.its.is_deleted:
+            self.fleet.odd_versions.clear()  # no canary judged all of them
+            self.fleet.control(rollout={"strategy": "Canary"})
+            self.brief.suspend()
 
     def publish_without_files(self) -> None:
         """The trainer publishes a version, and writes its files later."""

@@ -688,7 +688,7 @@ class Promises:
         if (
             halts
             and late
-            and held <= min(r.hold_seconds for r in self.settings)
+            and held <= min(r.longest_hold_seconds for r in self.settings)
             and not self._is_swap_late(leader)
         ):
             if waited < limits.get(before.phase, 0.0):

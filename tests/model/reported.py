@@ -6,7 +6,7 @@ Judged from what workers have answered and from their pods, at each decision of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING
 
 from tests.model import canaries
@@ -39,11 +39,15 @@ MAX_WORKERS = 6
 """No simulated fleet is larger. Workers that are being replaced count too."""
 RECYCLED_SECONDS = 330.0
 """The longest wait before a worker is recreated, as documented, and more than one look."""
+AGAIN_AFTER_SECONDS = 91.0
 _ENDS = frozenset({RolloutPhase.APPLIED, RolloutPhase.RESUMING})
 _ADAPTER_COMES = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
+_MAY_REFUSE = frozenset({Standing.OPEN, Standing.HELD, Standing.CLOSED})
+_MEMBERS = frozenset({Standing.OPEN, Standing.HELD, Standing.UNKNOWN})
 _HOLD = frozenset({Phase.PAUSED, Phase.LOADING})
 _COMES = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
-_CANNOT_JUDGE = frozenset({Phase.STARTING, Phase.BROKEN})
+_PASSES = frozenset({Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_READY, Reason.PEER_UNREADABLE})
+"""Reasons that pass: a worker with one has not refused the version."""
 _SAYS_WHY = frozenset(
     {ConditionReason.SUSPENDED, ConditionReason.NO_WORKERS, ConditionReason.HALTED}
 )
@@ -67,7 +71,7 @@ class Reported:
         self.sim = simulation
         self.recorded: tuple[int, Transition | None] = (0, None)
         self.failed_since: dict[str, float] = {}
-        self.judged_by, self.judged_since = 0, 0.0
+        self.judged_by = 0
         self.breaks: tuple[int, tuple[object, ...]] = (0, ())
         self.applied: tuple[int, AppliedWeights | None] = (0, None)
         self.named_others: dict[tuple[object, ...], float] = {}
@@ -99,21 +103,22 @@ class Reported:
         if desired.base is not None:
             self._abandoned_stays(known.get(desired.base_uid, NO_STATUS), status)
             self._phase_is_true(leader, status, answer)
+            self._count_is_true(status, answer)
             self._silent_ones_have_it(status, there)
             self._refusals_are_reported(leader, status)
             self._engines_that_break_count(
                 leader, known.get(desired.base_uid, NO_STATUS), status, there
             )
+            self._refusals_count(leader, status, answer)
+            self._failed_ones_swap_again(leader, status, live)
+            self._wait_hides_no_cause(leader, status, there)
             self._verdict_is_earned(leader, status, answer)
             canaries.check(self.sim, leader, known.get(desired.base_uid, NO_STATUS), status)
-            if live and all(w.facts.phase in _CANNOT_JUDGE for w in answer):
+            if live:
                 self._is_still_judged(leader, known.get(desired.base_uid, NO_STATUS), status)
             self._lost_weights_delay_no_verdict(leader, status, there)
-            before = known.get(desired.base_uid, NO_STATUS)
             if status.phase is RolloutPhase.JUDGING:
                 self.judged_by = leader.number
-                if before.phase is not RolloutPhase.JUDGING:
-                    self.judged_since = self.sim.now
 
     def _check_each(self, leader: Leader, desired: Desired, there: list[WorkerView]) -> None:
         self._adapters_have_room(leader, desired)
@@ -362,6 +367,14 @@ class Reported:
         if absent and len(absent) == len(answer) and begun and not (found or was_seen or stalled):
             self.sim.fail(6, f"{name} is {status.phase}, and no worker has found its directory")
 
+    def _count_is_true(self, status: WeightsStatus, answer: list[WorkerView]) -> None:
+        """`workersApplied` counts no worker in a phase of a newer release, which may load others."""
+        name = (status.desired_version, status.desired_run_id)
+        sure = sum(isinstance(w.facts.phase, Phase) and _has(w, name) for w in answer)
+        counted = (status.workers_applied or "0").partition("/")[0]
+        if int(counted) > sure:
+            self.sim.fail(9, f"{counted} workers count as serving {name}, and {sure} do for sure")
+
     def _engines_that_break_count(
         self, leader: Leader, before: WeightsStatus, status: WeightsStatus, there: list[WorkerView]
     ) -> None:
@@ -392,6 +405,71 @@ class Reported:
             names = [w.pod.name for w in broke]
             self.sim.fail(6, f"{name} is {status.phase}, and the engines of {names} break on it")
 
+    def _failed_ones_swap_again(
+        self, leader: Leader, status: WeightsStatus, live: list[WorkerView]
+    ) -> None:
+        """Without a barrier those whose engine has broken swap again after 90 s, once all others have swapped."""
+        assert leader.decision is not None
+        assert leader.observed is not None
+        plan, goal = leader.decision.rollout, leader.decision.rollout.desired
+        waits = plan.halted or plan.suspended or plan.waits_for_pin or plan.step.waiting
+        if not plan.allows_mixing or waits or leader.desired is not self.sim.desired:
+            return
+        name, workers = (goal.version, goal.run_id), leader.observed.expected_workers
+        behind = [w for w in live if not w.has_loaded(goal)]
+        calm = len(live) == workers and all(w.standing is Standing.OPEN for w in live)
+        calm = calm and not any(w.busy or w.unheeded or w.pod.drains_since for w in live)
+        again = [w for w in behind if w.has_staged(goal) and _ages(w, name) > AGAIN_AFTER_SECONDS]
+        called = leader.decision.worker_calls or leader.decision.pod_actions
+        most = rounded_down(self.sim.promises.rollout.max_failures, workers)
+        calm = calm and status.phase in _COMES and not called
+        if calm and again == behind and 0 < len(again) <= most:
+            self.sim.fail(6, f"{again[0].pod.name} may swap to {name} again, and gets no call")
+
+    def _wait_hides_no_cause(
+        self, leader: Leader, status: WeightsStatus, there: list[WorkerView]
+    ) -> None:
+        """Where too few workers serve for a swap, the cause is reported: all that are behind have refused the version, or
+        workers that join have refused the applied one.
+        """
+        assert leader.decision is not None
+        plan, begun = leader.decision.rollout, status.started_at
+        stalled = condition_of(status.conditions, ConditionType.STALLED)
+        if begun is None or stalled is None or "maxUnavailable is" not in stalled.message:
+            return
+        seconds, goal, applied = self.sim.surely_since(begun, leader), plan.step.goal, plan.applied
+        behind = [w for w in there if w.standing in _MEMBERS and not w.has_loaded(goal)]
+        last = [_last_refusal(w, (goal.version, goal.run_id)) for w in behind]
+        out = [w for w in there if w.standing is Standing.CLOSED]
+        out = [w for w in out if not (w.has_loaded(goal) or w.has_loaded(applied))]
+        out = [w for w in out if _last_refusal(w, (applied.version, applied.run_id)) < inf]
+        if out or (behind and max(last) < seconds):
+            self.sim.fail(6, f"workers refuse weights, and Stalled only says: {stalled.message}")
+
+    def _refusals_count(
+        self, leader: Leader, status: WeightsStatus, answer: list[WorkerView]
+    ) -> None:
+        """Behind a barrier each worker counts that refuses a version, also one that was fenced for it."""
+        assert leader.decision is not None
+        plan, begun = leader.decision.rollout, status.started_at
+        name = (status.desired_version, status.desired_run_id)
+        step, asked = plan.step, (plan.step.goal.version, plan.step.goal.run_id) == name
+        stages = asked and step.phase is status.phase is RolloutPhase.STAGING
+        if begun is None or not stages or plan.allows_mixing or plan.suspended:
+            return
+        seconds = self.sim.surely_since(begun, leader)
+        refused = [
+            w
+            for w in answer
+            if not (_has(w, name) or _holds_bytes(w, name) or _has_broken_on(w, name, seconds))
+            and w.standing in _MAY_REFUSE
+            and _last_refusal(w, name) < seconds
+        ]
+        counted = status.workers.failed if status.workers is not None else 0
+        if counted < len(refused) and any(w.standing is not Standing.CLOSED for w in refused):
+            names = [w.pod.name for w in refused]
+            self.sim.fail(6, f"{names} refuse {name}, and {counted} count as failed")
+
     def _is_still_judged(self, leader: Leader, before: WeightsStatus, after: WeightsStatus) -> None:
         """The time to judge a version does not begin again when all canaries have died. It does for each leader."""
         judges = (
@@ -400,19 +478,15 @@ class Reported:
             and self.judged_by == leader.number
         )
         asked, known = ((s.observed_generation, s.retried) for s in (after, before))
+        assert leader.decision is not None
+        none = leader.decision.rollout.step.note.startswith("no worker is testing")
         phases = before.phase, after.phase
-        if after.canary is not None and after.canary.passed:
-            return  # it was judged, and waits for workers
-        if condition_of(after.conditions, ConditionType.STALLED) is not None:
-            return  # no worker may read it, for example
-        name, calls = (
-            (after.desired_version, after.desired_run_id),
-            self.sim.promises.deserved.last_called_at,
-        )
-        begun = (at for key, at in calls.items() if key[2] in {"stage", "load"} and key[3:] == name)
-        if not any(at >= self.judged_since for at in begun):
-            return  # no canary has begun with it
-        if judges and asked == known and phases == (RolloutPhase.JUDGING, RolloutPhase.PENDING):
+        if (
+            judges
+            and none
+            and asked == known
+            and phases == (RolloutPhase.JUDGING, RolloutPhase.PENDING)
+        ):
             self.sim.fail(
                 6, f"no canary of {after.desired_version} answers, and its time begins again"
             )
@@ -549,15 +623,33 @@ def _seconds_of_adapter(rollout: Rollout, there: list[WorkerView]) -> tuple[floa
 
 def _failures_of(worker: WorkerView, name: tuple[str | None, str | None]) -> list[float]:
     """The ages of the refusals of a version, in seconds."""
+    return [age for age, _ in _refusals_of(worker, name)]
+
+
+def _refusals_of(
+    worker: WorkerView, name: tuple[str | None, str | None]
+) -> list[tuple[float, Reason]]:
+    """The ages of the refusals of a version, in seconds, and their reasons."""
     state = worker.state
     if state is None:
         return []
     known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
     return [
-        f.age_seconds + worker.state_age_seconds
+        (f.age_seconds + worker.state_age_seconds, f.reason)
         for f in known
         if f is not None and (f.version, f.run_id) == name
     ]
+
+
+def _last_refusal(worker: WorkerView, name: tuple[str | None, str | None]) -> float:
+    """The age of the last refusal of a version, in seconds; infinite if the worker only waits for files."""
+    age, reason = min(_refusals_of(worker, name), default=(inf, ""))
+    return inf if reason in _PASSES else age
+
+
+def _ages(worker: WorkerView, name: tuple[str | None, str | None]) -> float:
+    """The age of its last refusal of a version, in seconds."""
+    return min(_failures_of(worker, name), default=0.0)
 
 
 def _has_broken_on(worker: WorkerView, name: tuple[str | None, str | None], seconds: float) -> bool:

@@ -138,11 +138,25 @@ class StoredFirst:
             self.sim.fail(5, f"the leader of term {leader.term} writes over what it has not read")
         if self.sim.desired.fleet_spec.weights.management == "External":
             return
+        self._is_not_older(before, after)
         pins, kept = dict(_pins_of(before)), dict(_pins_of(after))
         for adapter, version, run in pins.keys() - kept.keys():
             weights = WeightsId(version, run)
             if not may_be_dropped(after.dropped_pins, weights, adapter=adapter):
                 self.sim.fail(9, f"the pin of {adapter} {version} is dropped without a mark")
+
+    def _is_not_older(self, before: FleetStatus, after: FleetStatus) -> None:
+        """No status names older weights as applied than the stored one, unless the trainer asks for them."""
+        promises = self.sim.promises
+        old, new = (
+            (s.applied.version, s.applied.run_id) if s.applied is not None else None
+            for s in (before, after)
+        )
+        asked = promises.requested
+        if old not in asked or new not in asked or any(p.grace for p in self.sim.pods.values()):
+            return
+        if asked.index(old) > max(n for n, name in enumerate(asked) if name == new):
+            self.sim.fail(5, f"the applied version goes back from {old} to {new}")
 
 
 def _pins_of(status: FleetStatus) -> Iterator[tuple[Key, str]]:
