@@ -168,8 +168,8 @@ class Deserved:
             )
 
     def _leaves_those_in_time(self, leader: Leader, call: Fence, worker: WorkerView) -> None:
-        """A worker that has the call to take the applied weights again is not fenced: soon it serves them. A swap without
-        a barrier is not cut while it is in time.
+        """A worker that has the call to take the applied weights again is not fenced while it is in time, and no requests
+        are held for too long: soon it serves them. A swap without a barrier is not cut while it is in time.
         """
         applied, work, state, plan = (
             leader.fleet.applied,
@@ -180,7 +180,15 @@ class Deserved:
         sound = state is not None and state.admitted and not worker.silent_seconds
         if state is None or not sound or worker.pod.drains_since is not None or plan is None:
             return
+        longest = min(r.longest_hold_seconds for r in self.sim.promises.settings)
+        doing = state.operation
+        is_late = doing is not None and not self._is_in_time(worker, (doing.version, doing.run_id))
         comes = work is not None and work.kind in {"load", "apply"} and applied is not None
+        comes = (
+            comes
+            and not is_late
+            and max(w.held_seconds for w in leader.observed.workers) <= longest
+        )
         if comes and work and applied and work[1:3] == (applied.version, applied.run_id):
             self.sim.fail(8, f"{call.work} on {call.pod_name}, which is called to {work}")
         if call.drain_timeout_seconds:
@@ -267,6 +275,7 @@ class Deserved:
         plan = leader.decision.rollout if leader.decision is not None else None
         spec = self.sim.desired.base_spec
         stays = plan is None or plan.halted or plan.step.holds_requests
+        stays = stays or plan.step.phase is RolloutPhase.JUDGING
         stays = stays or spec is None or spec.suspend
         if stays or promises.must_be_judged or leader.desired is not self.sim.desired:
             return
@@ -491,7 +500,7 @@ class Deserved:
         for worker in observed.workers:
             # It may answer again with this look.
             was_silent = self.silent_at.get(worker.pod.uid, -apart) >= leader.looked_at[0]
-            if worker.silent_seconds or worker.state is None or was_silent:
+            if worker.silent_seconds or worker.state is None or was_silent or worker.unheeded:
                 if waited >= limit:
                     return
                 continue
