@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fleet_operator.core.actions import WorkerCall
     from fleet_operator.core.checkpoint import Checkpoint
     from fleet_operator.core.decision import Decision
-    from fleet_operator.core.rollout_plan import RolloutPlan
+    from fleet_operator.core.work import WorkKind
     from fleet_operator.core.worker_view import WorkerView
     from rlfleet_resources.weights_status import WeightsStatus
 
@@ -471,8 +471,10 @@ class Deserved:
         limit, longest = min(s for s, _ in limits), min(s for _, s in limits)
         assert leader.decision is not None
         plan = leader.decision.rollout
-        if before.phase is RolloutPhase.LOADING:
-            self._a_swap_is_late(leader, plan, name)
+        if before.phase in {RolloutPhase.PAUSING, RolloutPhase.LOADING}:
+            loads = before.phase is RolloutPhase.LOADING and waited <= longest
+            kinds_in_time: tuple[WorkKind, ...] = ("load", "apply") if loads else ("apply",)
+            self._one_is_late(leader, name, kinds_in_time)
         # A pause that is renewed takes the turn of a load, here in one look, there in two.
         apart = leader.looked_at[1] - leader.looked_at[0]
         is_slow = self.sim.now - self.slow_look_at <= waited
@@ -503,15 +505,19 @@ class Deserved:
         )
         self.sim.fail(6, f"{text}, and no worker had {limit:.0f} s for it since its call")
 
-    def _a_swap_is_late(
-        self, leader: Leader, plan: RolloutPlan, name: tuple[str | None, ...]
+    def _one_is_late(
+        self, leader: Leader, name: tuple[str | None, ...], kinds: tuple[WorkKind, ...]
     ) -> None:
-        """While workers swap by themselves, no other work is late than a swap, which none has reported here."""
+        """Some worker is behind that is not in time with its load or swap. While workers swap by themselves, no other work
+        is late than a swap, which none has reported here.
+        """
         assert leader.observed is not None
+        assert leader.decision is not None
+        plan = leader.decision.rollout
         behind = [w for w in leader.observed.workers if _runs(w) and not w.has_loaded(plan.desired)]
-        swap = [w for w in behind if w.is_doing("apply") and self._is_in_time(w, name)]
-        if plan.allows_mixing or (behind and len(swap) == len(behind)):
-            self.sim.fail(6, f"{name} is abandoned as late, and no swap to it is")
+        in_time = [w for w in behind if any(map(w.is_doing, kinds)) and self._is_in_time(w, name)]
+        if plan.allows_mixing or (behind and len(in_time) == len(behind)):
+            self.sim.fail(6, f"{name} is abandoned as late, and each worker is in time")
 
     def _is_not_late(self, worker: WorkerView, phase: RolloutPhase, desired: Checkpoint) -> bool:
         """Whether a worker has done what its phase calls it to, or is in time with it."""
