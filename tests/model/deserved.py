@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fleet_operator.core.actions import WorkerCall
     from fleet_operator.core.checkpoint import Checkpoint
     from fleet_operator.core.decision import Decision
-    from fleet_operator.core.rollout_plan import RolloutPlan
+    from fleet_operator.core.work import WorkKind
     from fleet_operator.core.worker_view import WorkerView
     from rlfleet_resources.weights_status import WeightsStatus
 
@@ -214,15 +214,19 @@ class Deserved:
             return  # it must not serve what it has
         known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
         refused = {(f.version, f.run_id) for f in known if f is not None}
-        if (goal.version, goal.run_id) in refused or any(u.is_failure for u in worker.unheeded):
+        if (goal.version, goal.run_id) in refused:
             return
         waited = self.sim.now - promises.watching[1]
         limits = (self.limits(r, phase, 1)[0] for r in promises.settings)
         is_late = same_weights(goal, plan.desired) and waited >= min(limits)
         held = max(w.held_seconds for w in leader.observed.workers)
-        longest = min(r.longest_hold_seconds for r in promises.settings)
-        if held <= longest and not is_late:
-            self.sim.fail(8, f"{call.work} on {call.pod_name} after {held:.0f} s of {longest} s")
+        # One that does not follow its calls goes sooner: the others may still have to go back.
+        most = min(
+            r.longest_hold_seconds - bool(worker.unheeded) * r.hold_seconds
+            for r in promises.settings
+        )
+        if held <= most and not is_late:
+            self.sim.fail(8, f"{call.work} on {call.pod_name} after {held:.0f} s of {most} s")
 
     def _is_begun(self, leader: Leader, call: Load) -> None:
         """No worker loads a superseded version unless one has begun with it: else all serve what they have."""
@@ -485,8 +489,10 @@ class Deserved:
         limit, longest = min(s for s, _ in limits), min(s for _, s in limits)
         assert leader.decision is not None
         plan = leader.decision.rollout
-        if before.phase is RolloutPhase.LOADING:
-            self._a_swap_is_late(leader, plan, name)
+        if before.phase in {RolloutPhase.PAUSING, RolloutPhase.LOADING}:
+            loads = before.phase is RolloutPhase.LOADING and waited <= longest
+            kinds_in_time: tuple[WorkKind, ...] = ("load", "apply") if loads else ("apply",)
+            self._one_is_late(leader, name, kinds_in_time)
         # A pause that is renewed takes the turn of a load, here in one look, there in two.
         apart = leader.looked_at[1] - leader.looked_at[0]
         is_slow = self.sim.now - self.slow_look_at <= waited
@@ -530,15 +536,19 @@ class Deserved:
         }
         return bool(called - now)
 
-    def _a_swap_is_late(
-        self, leader: Leader, plan: RolloutPlan, name: tuple[str | None, ...]
+    def _one_is_late(
+        self, leader: Leader, name: tuple[str | None, ...], kinds: tuple[WorkKind, ...]
     ) -> None:
-        """While workers swap by themselves, no other work is late than a swap, which none has reported here."""
+        """Some worker is behind that is not in time with its load or swap. While workers swap by themselves, no other work
+        is late than a swap, which none has reported here.
+        """
         assert leader.observed is not None
+        assert leader.decision is not None
+        plan = leader.decision.rollout
         behind = [w for w in leader.observed.workers if _runs(w) and not w.has_loaded(plan.desired)]
-        swap = [w for w in behind if w.is_doing("apply") and self._is_in_time(w, name)]
-        if plan.allows_mixing or (behind and len(swap) == len(behind)):
-            self.sim.fail(6, f"{name} is abandoned as late, and no swap to it is")
+        in_time = [w for w in behind if any(map(w.is_doing, kinds)) and self._is_in_time(w, name)]
+        if plan.allows_mixing or (behind and len(in_time) == len(behind)):
+            self.sim.fail(6, f"{name} is abandoned as late, and each worker is in time")
 
     def _is_not_late(self, worker: WorkerView, phase: RolloutPhase, desired: Checkpoint) -> bool:
         """Whether a worker has done what its phase calls it to, or is in time with it."""

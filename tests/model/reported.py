@@ -370,7 +370,8 @@ class Reported:
     def _count_is_true(self, status: WeightsStatus, answer: list[WorkerView]) -> None:
         """`workersApplied` counts no worker in a phase of a newer release, which may load others."""
         name = (status.desired_version, status.desired_run_id)
-        sure = sum(isinstance(w.facts.phase, Phase) and _has(w, name) for w in answer)
+        opened = [w for w in answer if w.standing is Standing.OPEN]
+        sure = sum(isinstance(w.facts.phase, Phase) and _has(w, name) for w in opened)
         counted = (status.workers_applied or "0").partition("/")[0]
         if int(counted) > sure:
             self.sim.fail(9, f"{counted} workers count as serving {name}, and {sure} do for sure")

@@ -21,7 +21,7 @@ restarts in each attempt would never be.
 No barrier waits for a worker that joins. So if its own work takes longer than the limit, it is only reported.
 
 A fleet has one limit for holding requests, `Rollout.longest_hold_seconds`, whatever they wait for: a rollback
-has no phase that could be late. Phases begin again with each newer version, each lost answer, and each leader.
+has no phase that could be late. The workers that block others without working in time go one rollout earlier. Phases begin again with each newer version, each lost answer, and each leader.
 A pause does not.
 """
 
@@ -31,6 +31,7 @@ from collections.abc import Sequence
 
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts, Workers
+from fleet_operator.core.identity import same_weights
 from fleet_operator.core.problems import Problem
 from fleet_operator.core.strategies.base import RolloutView
 from fleet_operator.core.work import WorkKind
@@ -64,14 +65,14 @@ def late(
 ) -> list[WorkerView]:
     """The workers that should have followed a call by now.
 
-    `in_phase`: the call belongs to a phase, which may be over. Otherwise only the work that workers report
-    counts, and their silence.
+    `in_phase`: the call belongs to a phase of the desired version, which may be over. Otherwise only the work that
+    workers report counts, and their silence.
     """
     limit, swap_limit = _limit_seconds(view, kind), _limit_seconds(view, "apply")
     waited, had_more = 0.0, False
     if in_phase:
         together, phase = view.staging_seconds() if kind == "stage" else limit, _CALLED_IN[kind]
-        if not lasts(view, limit, phase):
+        if not (lasts(view, limit, phase) and same_weights(goal, view.desired)):
             return []
         waited, had_more = (
             view.phase_seconds - together + limit,
@@ -123,11 +124,17 @@ def is_in_time(view: RolloutView, worker: WorkerView) -> bool:
 
 
 def blocking(view: RolloutView, by: Sequence[WorkerView]) -> list[WorkerView]:
-    """The workers, if a member has held its requests for them for too long; otherwise none."""
+    """The workers, if a member has held its requests for them for too long; otherwise none. Those that are silent,
+    ignore calls or are late with their work go by the time of one rollout before: the others may have to go back
+    then, and need this time.
+    """
     if not by:
         return []
-    longest = max((m.held_seconds for m in view.held), default=0.0)
-    return list(by) if longest > view.settings.longest_hold_seconds else []
+    held = max((m.held_seconds for m in view.held), default=0.0)
+    left = view.settings.longest_hold_seconds - held
+    if left >= view.settings.hold_seconds:
+        return []
+    return [w for w in by if left < 0 or not is_in_time(view, w)]
 
 
 def working_too_long(view: RolloutView, workers: Sequence[WorkerView]) -> list[WorkerView]:

@@ -7,7 +7,7 @@ from tests.support.builders import WorkerBuilder, make_transition, make_view, ma
 from tests.support.present import present
 
 from fleet_operator.core.strategies.synchronized import step
-from fleet_worker.protocol import Reason
+from fleet_worker.protocol import Operation, Reason
 from rlfleet_resources.reasons import ConditionReason
 from rlfleet_resources.weights_status import RolloutPhase
 
@@ -107,15 +107,6 @@ class TestOvertaken:
         assert taken.goal.version == "42"
         assert texts_of(taken.actions) == ["load 42 on policy-1"]
 
-    @pytest.mark.parametrize(("seconds", "calls"), [(60, []), (61, ["Quarantine policy-1"])])
-    def test_the_others_wait_for_a_silent_worker_for_the_time_of_a_pause(self, seconds, calls):
-        """Each newer version would begin the time of the phase again."""
-        workers = [loaded(0), old(1).staged("42").silent(seconds)]
-        taken = step(make_view(*workers, wants="43", transition=make_transition()))
-
-        assert taken.goal.version == "42"
-        assert texts_of(taken.actions) == calls
-
     def test_if_a_worker_lost_the_bytes_the_newest_version_is_loaded(self):
         workers = [loaded(0), make_worker(1).paused("41")]
         taken = step(make_view(*workers, wants="43", transition=make_transition()))
@@ -128,7 +119,8 @@ class TestOvertaken:
 class TestWithoutATimeout:
     """A rollback and a superseded rollout have no barrier: there the pauses count."""
 
-    LONG = 3 * (60 + 60 + 600)
+    HOLD = 60 + 60 + 600
+    LONG = 3 * HOLD
 
     def back(self, *workers: WorkerBuilder):
         return texts_of(step(make_view(*workers, halted=True, phase=RolloutPhase.HALTED)).actions)
@@ -146,10 +138,19 @@ class TestWithoutATimeout:
         assert self.back(old(0), swaps.heard(self.LONG)) == []
 
     def test_a_worker_that_does_not_pause_is_left_behind(self):
+        """Before, by the time of one rollout: then the others can still go back."""
         waits, stays = make_worker(0).paused("40").staged("41"), loaded(1).staged("41").silent()
 
-        assert "Quarantine policy-1" not in self.back(waits.heard(self.LONG - 1), stays)
-        assert "Quarantine policy-1" in self.back(waits.heard(self.LONG), stays)
+        assert "Quarantine policy-1" not in self.back(waits.heard(2 * self.HOLD - 1), stays)
+        assert "Quarantine policy-1" in self.back(waits.heard(2 * self.HOLD), stays)
+
+    @pytest.mark.parametrize(("seconds", "goes"), [(599, False), (601, True)])
+    def test_a_worker_whose_load_is_late_goes_before_one_that_is_in_time(self, seconds, goes):
+        work = Operation(kind="load", version="41", running_seconds=seconds)
+        waits = make_worker(0).paused("41").heard(2 * self.HOLD)
+        loads = make_worker(1).loading("42", "41").staged("41").reporting(operation=work)
+
+        assert ("fence on policy-1" in self.back(waits, loads)) is goes
 
     def test_a_paused_worker_that_cannot_get_the_bytes_is_left_behind(self):
         stays = loaded(1)

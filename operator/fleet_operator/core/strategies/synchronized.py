@@ -35,8 +35,7 @@ Failures:
   all workers serve again.
 * Up to `maxFailures` failed workers are fenced, and join again when they can.
 * A rollback cannot be abandoned, nor can a superseded rollout that has begun to load. There a worker is
-  fenced that keeps the others paused for longer than a worker of the fleet may be. One that is silent for the
-  time of a pause is quarantined: each newer version would begin this time again.
+  fenced that keeps the others paused for longer than a worker of the fleet may be (`lateness.blocking`).
 """
 
 from __future__ import annotations
@@ -164,12 +163,6 @@ def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     problem = over_budget(view, goal, overdue, RolloutPhase.PAUSING, halt=True)
     reason = f"all workers have staged version {goal.label}"
     actions = advanced(view, unpaused.plus(view.held), goal, Mode.HOLD, reason)
-    silent: Sequence[WorkerView] = NO_WORKERS
-    if view.halted or not same_weights(
-        goal, view.desired
-    ):  # of the desired version they count as failures
-        silent = unpaused.where(lambda f: f.standing is Standing.UNKNOWN)
-    overdue = overdue or late(view, "pause", goal, silent, in_phase=False)
     fenced = (overdue or blocking(view, unpaused)) if problem is None else []
     return Step(
         goal=goal,
