@@ -44,7 +44,8 @@ def check(sim: Simulation, leader: Leader, before: WeightsStatus, after: Weights
         return
     replicas = leader.observed.expected_workers
     number = at_least(sim.promises.rollout.canary.workers, replicas)
-    left, least = len(serving - called - at_it), min(replicas // 2, replicas - number)
+    canaries = {w.pod.uid for w in step.canaries}  # one that has refused the version serves on
+    left, least = len(serving - called - canaries), min(replicas // 2, replicas - number)
     if left < least:
         sim.fail(
             4, f"canaries of {name} have died, and {left} of {least} workers are left to serve"

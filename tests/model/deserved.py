@@ -151,6 +151,10 @@ class Deserved:
         if worker.is_called_to("pause") and self.sim.now - began >= pause_seconds:
             return  # its pause does not get through to it
         assert leader.observed is not None
+        held = max(w.held_seconds for w in leader.observed.workers)
+        if held > min(r.longest_hold_seconds for r in promises.settings):
+            return  # the others may wait no longer
+        assert leader.observed is not None
         applied = leader.fleet.applied
         mixes = applied is None or (state.version, state.run_id) != (
             applied.version,
@@ -214,7 +218,7 @@ class Deserved:
             return  # it must not serve what it has
         known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
         refused = {(f.version, f.run_id) for f in known if f is not None}
-        if (goal.version, goal.run_id) in refused:
+        if (goal.version, goal.run_id) in refused or any(u.is_failure for u in worker.unheeded):
             return
         waited = self.sim.now - promises.watching[1]
         limits = (self.limits(r, phase, 1)[0] for r in promises.settings)
@@ -512,6 +516,8 @@ class Deserved:
                 continue
             if worker.busy and self.sim.pods[worker.pod.uid].worker.ahead:
                 return  # the leader does not know the word for its work
+            if not judged and self._works_too_long(worker):
+                return  # its other work does not end
             if self._is_not_late(worker, before.phase, plan.desired):
                 continue
             uid, restarts = worker.pod.uid, worker.pod.restarts
@@ -574,6 +580,16 @@ class Deserved:
         }
         swap = min(r.timeouts.load_seconds + r.pause.limit() for r in self.sim.promises.settings)
         return work.running_seconds < (limits | {"apply": swap}).get(work.kind, 0)
+
+    def _works_too_long(self, worker: WorkerView) -> bool:
+        """Whether a worker is at one piece of work for longer than that may take."""
+        work = worker.state.operation if worker.state is not None else None
+        times = [r.timeouts for r in self.sim.promises.settings]
+        if work is None:
+            return False
+        is_stage = work.kind == "stage"
+        limit = min(t.stage_seconds if is_stage else t.load_seconds for t in times)
+        return work.running_seconds + worker.state_age_seconds >= limit
 
     def limits(self, rollout: Rollout, phase: RolloutPhase, workers: int) -> tuple[float, float]:
         """The time of one worker in a phase, and that of all workers together."""

@@ -360,11 +360,12 @@ class Reported:
         known = leader.observed.workers  # also those that have just become silent
         found = any(_has(w, name) or _holds_bytes(w, name) for w in known)
         was_seen = name in self.sim.promises.meant
+        was_read = name in {(p.version, p.run_id) for p in leader.fleet.pinned}
         if status.phase in _ENDS and not (was_seen or any(_has(w, name) for w in known)):
             self.sim.fail(6, f"{name} is {status.phase}, and no worker has ever had it")
         begun = status.phase in {RolloutPhase.STAGING, RolloutPhase.JUDGING, RolloutPhase.PAUSING}
         stalled = condition_of(status.conditions, ConditionType.STALLED) is not None
-        if absent and len(absent) == len(answer) and begun and not (found or was_seen or stalled):
+        if absent and len(absent) == len(answer) and begun and not (found or was_read or stalled):
             self.sim.fail(6, f"{name} is {status.phase}, and no worker has found its directory")
 
     def _count_is_true(self, status: WeightsStatus, answer: list[WorkerView]) -> None:
@@ -574,7 +575,8 @@ class Reported:
             if report is None or (report.version, report.run_id) != name:
                 self.sim.fail(1, f"{worker.pod.name} has not run the prompts on {name}")
             compared = report.compared_with, report.compared_with_run_id
-            is_like = compared == (applied.version, applied.run_id)
+            base = (applied.version, applied.run_id)
+            is_like = compared == base or bool(_failures_of(worker, base))  # it has refused them
             if not is_like and verdict.version not in self.sim.promises.incomparable:
                 self.sim.fail(
                     1, f"{worker.pod.name} compared {name} with {compared}, not {applied.version}"

@@ -72,7 +72,7 @@ def late(
     waited, had_more = 0.0, False
     if in_phase:
         together, phase = view.staging_seconds() if kind == "stage" else limit, _CALLED_IN[kind]
-        if not (lasts(view, limit, phase) and same_weights(goal, view.desired)):
+        if not (lasts(view, limit, phase) and _has_phases(view, goal)):
             return []
         waited, had_more = (
             view.phase_seconds - together + limit,
@@ -89,6 +89,11 @@ def late(
         or _seconds(w, waited, works=works[w.facts], may_miss=may_miss)
         > (swap_limit if swaps[w.facts] else limit)
     ]
+
+
+def _has_phases(view: RolloutView, goal: Checkpoint) -> bool:
+    """Whether the recorded phase is one on the way to these weights."""
+    return same_weights(goal, view.desired) and not view.is_superseded
 
 
 def _seconds(worker: WorkerView, waited: float, *, works: bool, may_miss: bool) -> float:
@@ -123,18 +128,20 @@ def is_in_time(view: RolloutView, worker: WorkerView) -> bool:
     return work.running_seconds + worker.silent_seconds <= _limit_seconds(view, work.kind)
 
 
-def blocking(view: RolloutView, by: Sequence[WorkerView]) -> list[WorkerView]:
-    """The workers, if a member has held its requests for them for too long; otherwise none. Those that are silent,
-    ignore calls or are late with their work go by the time of one rollout before: the others may have to go back
-    then, and need this time.
+def blocking(view: RolloutView, goal: Checkpoint, by: Sequence[WorkerView]) -> list[WorkerView]:
+    """The workers, if a member has held its requests for them for too long; otherwise none. On the way to other weights
+    than the desired ones no phase is late. There those that are silent, ignore calls or are late with their work go by
+    the time of one rollout before: the others may have to go back then, and need this time.
     """
     if not by:
         return []
     held = max((m.held_seconds for m in view.held), default=0.0)
     left = view.settings.longest_hold_seconds - held
-    if left >= view.settings.hold_seconds:
+    if left < 0:
+        return list(by)
+    if left >= view.settings.hold_seconds or _has_phases(view, goal):
         return []
-    return [w for w in by if left < 0 or not is_in_time(view, w)]
+    return [w for w in by if not is_in_time(view, w)]
 
 
 def working_too_long(view: RolloutView, workers: Sequence[WorkerView]) -> list[WorkerView]:

@@ -137,7 +137,7 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     # Those that wait for themselves, and those that can neither resume next to the others nor go back.
     stuck = waiting.where(lambda f: f.standing is not Standing.OPEN)
     ahead = view.held.where(lambda f: f.has_bytes(goal) and not f.has_loaded(view.applied))
-    fenced = blocking(view, (*stuck, *without(ahead, stuck)))
+    fenced = blocking(view, goal, (*stuck, *without(ahead, stuck)))
     if goal.is_transferred:  # no worker can go back to it, so none holds up the others
         fenced = list(waiting.where(lambda f: f.standing is Standing.HELD))
     if view.held:  # they cannot resume next to a silent worker that may generate other weights
@@ -163,7 +163,7 @@ def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     problem = over_budget(view, goal, overdue, RolloutPhase.PAUSING, halt=True)
     reason = f"all workers have staged version {goal.label}"
     actions = advanced(view, unpaused.plus(view.held), goal, Mode.HOLD, reason)
-    fenced = (overdue or blocking(view, unpaused)) if problem is None else []
+    fenced = (overdue or blocking(view, goal, unpaused)) if problem is None else []
     return Step(
         goal=goal,
         phase=RolloutPhase.PAUSING,
@@ -178,7 +178,7 @@ def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
 def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     refused = refused_by(view, goal, behind)
     broke = closed_by_load(view, goal)
-    overdue = late(view, "load", goal, behind) or blocking(view, behind)
+    overdue = late(view, "load", goal, behind) or blocking(view, goal, behind)
     failed = [*refused, *broke, *without(overdue, refused)]
     problem = over_budget(view, goal, failed, RolloutPhase.LOADING, halt=True)
     loading = without(behind, failed) if problem is None else NO_WORKERS
