@@ -450,6 +450,12 @@ class Promises:
         led_again = ((begin, min(end, now)) for begin, end in self.sim.absences)
         return sum(max(0.0, end - max(begin, since)) for begin, end in led_again)
 
+    def _has_led_slowly(self) -> bool:
+        """Whether requests are held for as long as they may, and some looks of the leader came late meanwhile."""
+        limit = min(r.longest_hold_seconds for r in self.settings)
+        held = max((p.worker.holds_for_seconds for p in self.sim.pods.values()), default=0.0)
+        return held > limit and self.sim.now - self.deserved.slow_look_at <= held
+
     def _requests_are_kept(self, pod: FakePod) -> None:
         for why in pod.worker.requests.ended:
             if why in _ENDED_BY_A_PLAN and pod.uid in self.availability.planned and not pod.suspect:
@@ -465,6 +471,7 @@ class Promises:
                 and not self._may_be_expelled(pod)
                 and pod.uid not in self.availability.planned
                 and not self.sim.leader.looks_seldom
+                and not self._has_led_slowly()
             ):
                 self.sim.fail(8, f"{pod.name} has no fault and was fenced")
             if why == "lease" and not self._may_be_expelled(pod) and self._was_looked_at(pod):
