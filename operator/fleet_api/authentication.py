@@ -141,11 +141,21 @@ class Authenticator:
         )
 
     def sender(self, token: str, address: str) -> str:
-        """Whose request this is while its token may wait for a review: the tenant of an accepted token. Else the address,
-        and there the tenant that the token names.
+        """Whose request this is while its token may wait for a review: the tenant of an accepted token. Else as
+        `_stranger`.
         """
         tenant = self._seen.get(hashlib.sha256(token.encode(errors="replace")).digest())
-        return tenant or f"{address} {named_tenant(token)}"
+        return tenant or self._stranger(address, named_tenant(token))
+
+    def _stranger(self, address: str, named: str) -> str:
+        """Whose share and rate a token takes that was not accepted: those of its address. There, a tenant of which a
+        token was accepted has its own.
+
+        A stranger may invent any number of names, and all of them together would take every place.
+        """
+        is_known = self._tenants.get((address, named)) is not None
+        # Never empty: nothing limits the requests without an owner.
+        return f"{address} {named if is_known else ''}"
 
     async def caller(
         self, authorization: str, namespace: str, fleet: str, address: str = ""
@@ -218,8 +228,7 @@ class Authenticator:
         # the turns of that address.
         named = named_tenant(token)
         turn = (tenant,) if tenant is not None else (address, named)
-        is_known = self._tenants.get((address, named)) is not None
-        sender = f"{address} {named}" if is_known else address
+        sender = self._stranger(address, named)
         async with self._places.of(*turn):
             is_counted = self._counted.get(digest) is not None
             if not (is_seen or is_counted):

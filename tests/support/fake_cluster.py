@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +46,13 @@ def account(namespace: str, name: str) -> Json:
         "groups": ["system:serviceaccounts", "system:authenticated"],
         "extra": {"authentication.kubernetes.io/pod-name": [f"{name}-0"]},
     }
+
+
+def token_of(namespace: str, number: int = 0) -> str:
+    """A token that names an account of a namespace."""
+    claims = {"sub": f"system:serviceaccount:{namespace}:a-{number}"}
+    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    return f"e30.{payload}.c2ln"
 
 
 def pod(ordinal: int, *, fleet: str = "policy", owner: str = FLEET_UID, **status: Any) -> Json:

@@ -32,6 +32,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Seconds; begins at 1000."""
         return self._selecting.now
 
+    def be_busy(self, seconds: float) -> None:
+        """Let time pass as if a callback worked for these seconds."""
+        self._selecting.now += seconds
+
 
 class _JumpingSelector(selectors.EpollSelector):
     """Not `select`, which knows only the first 1,024 descriptors of a process."""

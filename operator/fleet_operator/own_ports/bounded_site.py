@@ -1,9 +1,10 @@
 """Serves an aiohttp application on a port that strangers reach, at a bounded cost of the event loop.
 
 A connection carries one request, and ends after some seconds. An address has a part of the connections, and a place
-rests after its use: more connections are closed unread. So are those of an address with three places, beyond a rate
-of all. Where all are in use the oldest one gives way. So a client that comes now and then, such as a kubelet or
-Prometheus, is answered next to many clients that never stop. None waits in the queue of Linux, where nothing is in turns.
+rests after its use: more connections are closed unread. So are those beyond a rate of all, except for three places of
+each address that was served before. Where all are in use the oldest one gives way. So a client that comes now and then, such
+as a kubelet or Prometheus, is answered next to many clients that never stop, and to any number of new addresses. None
+waits in the queue of Linux, where nothing is in turns.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextlib
 import errno
 import logging
 import socket
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -40,7 +41,15 @@ BACKLOG = 1024
 SHUTDOWN_SECONDS = 1.0
 ACCEPTED_AT_ONCE, ACCEPTED_PER_SECOND = 50, 10_000.0
 OWN_PLACES = 3
-"""Of an address, beyond the rate. A kubelet has one for `/livez` and two for `/readyz` while up to 500 addresses rest."""
+"""Of a known address, beyond the rate. A kubelet has one for `/livez` and two for `/readyz`."""
+OWN_RATES = 2
+"""The own places of all addresses together are served at this multiple of the rate."""
+KNOWN_ADDRESSES = 8192
+"""Those of which a connection was served last. A client may have any number of addresses, so that a new one has no own
+places."""
+LONGEST_REST_SECONDS = 4.0
+"""Of a place, with any number of addresses: the three places of a kubelet would not last for its probes in a longer one.
+It also bounds how many addresses rest, since no more are served than the rates allow."""
 BURST_SECONDS = 0.1
 """Connections that may be served at once are those of this time."""
 
@@ -53,8 +62,8 @@ class Bounds:
         connections: how many are open at once.
         per_address: how many of them one address has.
         rest_seconds: how long the place of an ended connection counts as that of its address, at least.
-        per_second: how many are served. `OWN_PLACES` of each address are served beyond it, and rest for longer
-            with more addresses: all together are served at most at this multiple of the rate.
+        per_second: how many are served. Beyond it, known addresses have `OWN_PLACES` each, which are served at
+            `OWN_RATES` times this rate at most. Places rest for longer with more addresses.
         seconds: how long one may last.
     """
 
@@ -71,6 +80,23 @@ PROBES = Bounds(connections=64, per_address=16, rest_seconds=0.5, per_second=250
 """Of `/livez` and `/readyz`."""
 
 
+class _Rate:
+    """A rate of connections of all addresses."""
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._free_at = 0.0
+        """When as many have been served as the rate allows."""
+
+    def take(self, burst_seconds: float) -> bool:
+        """Count a connection if the rate allows one more. `burst_seconds`: those of this time may come at once."""
+        now = asyncio.get_running_loop().time()
+        if self._free_at > now + burst_seconds:
+            return False
+        self._free_at = max(self._free_at, now) + 1 / self._per_second
+        return True
+
+
 class BoundedSite:
     """One port, and its application. Use `start` to make it."""
 
@@ -82,8 +108,10 @@ class BoundedSite:
         self._open: dict[_Connection, None] = {}  # the oldest come first
         self._by_address: Counter[str] = Counter()
         self._accepting: list[asyncio.Task[None]] = []
-        self._free_at = 0.0
-        """When as many have been served as the rate allows."""
+        self._known: OrderedDict[str, None] = OrderedDict()
+        """Addresses that were served. The one that is longest ago comes first."""
+        self._rate = _Rate(bounds.per_second)
+        self._own_rate = _Rate(OWN_RATES * bounds.per_second)
 
     @classmethod
     async def start(cls, app: web.Application, port: int, bounds: Bounds) -> Self:
@@ -128,16 +156,29 @@ class BoundedSite:
             await asyncio.sleep(ACCEPTED_AT_ONCE / ACCEPTED_PER_SECOND)
 
     async def _admit(self, accepted: socket.socket, peer: Any) -> None:
-        address, now = str(peer[0]), asyncio.get_running_loop().time()
-        held = self._by_address[address]
-        if held >= self._bounds.per_address or (
-            held >= OWN_PLACES and self._free_at > now + BURST_SECONDS
-        ):
+        address = str(peer[0])
+        if not self._may(address):
             accepted.close()
             return
-        self._free_at = max(self._free_at, now) + 1 / self._bounds.per_second
+        self._known[address] = None
+        self._known.move_to_end(address)
+        if len(self._known) > KNOWN_ADDRESSES:
+            self._known.popitem(last=False)
         accepted.settimeout(0)
         await self._take(accepted, address)
+
+    def _may(self, address: str) -> bool:
+        """Whether a connection of this address is served. It counts then."""
+        held, is_known = self._by_address[address], address in self._known
+        if held >= self._bounds.per_address:
+            return False
+        own = max(0, OWN_PLACES - held)
+        # Each rank leaves a part of the burst to the next one: to addresses with fewer places, and to new ones at last,
+        # which have no own places. Without ranks, few clients that never stop would use up all.
+        rank = (1 + own if is_known else 2 + OWN_PLACES) / (2 + OWN_PLACES)
+        if self._rate.take(rank * BURST_SECONDS):
+            return True
+        return is_known and own > 0 and self._own_rate.take(own / OWN_PLACES * BURST_SECONDS)
 
     async def _take(self, accepted: socket.socket, address: str) -> None:
         if len(self._open) >= self._bounds.connections:
@@ -158,9 +199,9 @@ class BoundedSite:
         """Note that a connection has ended."""
         if connection in self._open:
             del self._open[connection]
-            # So that all addresses together are bounded, too. One that comes seldom has rested meanwhile.
+            # So that the rate of own places is enough for all of them. An address that comes seldom has rested meanwhile.
             of_all_seconds = len(self._by_address) / self._bounds.per_second
-            rest_seconds = max(self._bounds.rest_seconds, of_all_seconds)
+            rest_seconds = max(self._bounds.rest_seconds, min(of_all_seconds, LONGEST_REST_SECONDS))
             asyncio.get_running_loop().call_later(rest_seconds, self._leave, connection.address)
 
     def _leave(self, address: str) -> None:

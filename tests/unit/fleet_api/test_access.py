@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from tests.support.fake_cluster import (
     TOKEN_REVIEWS,
     TRAINER,
     FakeCluster,
+    token_of,
 )
 from tests.unit.fleet_api.conftest import STATIC_KEY, Api
 
@@ -392,13 +392,6 @@ async def test_reviews_of_new_tokens_from_one_address_leave_places_for_known_one
     await asyncio.gather(*flood, own, return_exceptions=True)
 
 
-def token_of(namespace: str, number: int = 0) -> str:
-    """A token that names an account of a namespace."""
-    claims = {"sub": f"system:serviceaccount:{namespace}:a-{number}"}
-    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
-    return f"e30.{payload}.c2ln"
-
-
 @pytest.mark.parametrize("named", ["mallory", None])
 async def test_a_new_token_waits_for_no_flood_behind_the_same_proxy_that_names_another_tenant(
     named: str | None,
@@ -418,6 +411,21 @@ async def test_a_new_token_waits_for_no_flood_behind_the_same_proxy_that_names_a
 
     assert sum(task.done() for task in flood) <= 2 * MAX_REVIEWS_AT_ONCE
     await asyncio.gather(*flood, own, return_exceptions=True)
+
+
+async def test_a_name_that_was_not_checked_gives_no_share_of_its_own() -> None:
+    cluster = FakeCluster()
+    known = authenticator(cluster)
+    first, second = token_of("rl", 0), token_of("rl", 1)
+    cluster.users[first] = {"username": "system:serviceaccount:rl:a-0"}
+    await known.caller(f"Bearer {first}", "rl", "policy", "proxy")
+    unnamed = known.sender("junk", "proxy")
+
+    assert known.sender(first, "proxy") == "system:serviceaccount:rl"
+    assert known.sender(second, "proxy") != unnamed
+    assert {known.sender(token_of(f"made-up-{n}"), "proxy") for n in range(9)} == {unnamed}
+    # A tenant that is known from one address has no share of its own at another one.
+    assert known.sender(second, "another") == known.sender("junk", "another") != unnamed
 
 
 @pytest.mark.parametrize("payload", ["", "W10", "eyJzdWIiOjF9", "_w", "A", "W1tb" * 1800, "e30"])

@@ -11,7 +11,14 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.support.fake_cluster import ACCESS_REVIEWS, READER, STRANGER, TOKEN_REVIEWS, TRAINER
+from tests.support.fake_cluster import (
+    ACCESS_REVIEWS,
+    READER,
+    STRANGER,
+    TOKEN_REVIEWS,
+    TRAINER,
+    token_of,
+)
 from tests.support.waiting import soon
 from tests.unit.fleet_api.conftest import STATIC_KEY, Api
 
@@ -286,6 +293,30 @@ async def test_requests_of_a_tenant_that_wait_for_reviews_leave_places_to_anothe
         hangs.set()
         statuses = Counter([(await one)[0] for one in flood])
     assert statuses.keys() == {403, 503}
+
+
+@pytest.mark.parametrize("flags", [["--concurrent-requests=2", "--concurrent-proxied-requests=8"]])
+async def test_tokens_that_each_name_another_tenant_leave_places_to_one_that_was_accepted(
+    api: Api,
+) -> None:
+    hangs, call = asyncio.Event(), api.cluster.call
+
+    async def slow(method: str, path: str, *rest: Any, **options: Any) -> Any:
+        if path == TOKEN_REVIEWS:
+            await hangs.wait()
+        return await call(method, path, *rest, **options)
+
+    assert [(await api.get(STATE, token))[0] for token in (READER, TRAINER)] == [200, 200]
+    api.cluster.call = slow
+    flood = [asyncio.ensure_future(api.get(STATE, token_of(f"made-up-{n}"))) for n in range(20)]
+    try:
+        await soon(lambda: any(one.done() for one in flood))
+        assert (await api.get(STATE))[0] == 200
+        assert (await api.send("PUT", WEIGHTS, TRAINER, json=PUBLICATION))[0] == 202
+    finally:
+        hangs.set()
+        statuses = Counter([(await one)[0] for one in flood])
+    assert statuses.keys() == {401, 503}
 
 
 @pytest.mark.parametrize("flags", [["--concurrent-requests=2", "--concurrent-proxied-requests=8"]])

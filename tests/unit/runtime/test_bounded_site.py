@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from aiohttp import web
+from tests.support import virtual_time
 from tests.support.left_behind import leave_behind
 from tests.support.waiting import eventually_async
 
-from fleet_operator.own_ports.bounded_site import BURST_SECONDS, OWN_PLACES, BoundedSite, Bounds
+from fleet_operator.own_ports.bounded_site import (
+    BURST_SECONDS,
+    LONGEST_REST_SECONDS,
+    OWN_PLACES,
+    OWN_RATES,
+    PROBES,
+    BoundedSite,
+    Bounds,
+)
 from free_ports import free_port
 
 FEW = Bounds(connections=6, per_address=3, rest_seconds=0, per_second=1000, seconds=30)
@@ -152,27 +165,92 @@ async def test_many_addresses_are_served_at_a_multiple_of_the_rate_of_all() -> N
     assert b"200" in other
 
 
-async def test_any_number_of_addresses_keeps_no_other_one_waiting() -> None:
-    """The connections of 16 pods waited to be served, and a kubelet that waits for 5 s ended the operator."""
-    bounds = replace(FEW, per_address=2, rest_seconds=30, per_second=1)
-    async with serving(bounds) as served:
-        crowd = [asyncio.create_task(read(served.port, f"127.0.0.{n // 2}")) for n in range(4, 40)]
-        await asyncio.sleep(0)
-        assert b"200" in await asyncio.wait_for(read(served.port, "127.0.0.99"), 5)
-        await asyncio.gather(*crowd)
+class FakeAccepted:
+    """A socket that was accepted."""
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def settimeout(self, _: float) -> None:
+        """Nothing waits for it."""
 
 
-async def test_all_probes_of_a_kubelet_are_answered_next_to_addresses_that_use_up_the_rate() -> (
-    None
-):
-    """The first probe of 2 s was answered, and the others were not: the kubelet ended the operator."""
-    bounds = Bounds(connections=99, per_address=99, rest_seconds=30, per_second=1, seconds=30)
-    async with serving(bounds) as served:
-        for n in range(2, 22):
-            await read(served.port, f"127.0.0.{n}")
-        replies = [await read(served.port, "127.0.0.99") for _ in range(OWN_PLACES + 1)]
+@dataclass(eq=False)
+class FakeConnection:
+    address: str
 
-    assert [b"200" in reply for reply in replies] == [True] * OWN_PLACES + [False]
+
+class Crowd(BoundedSite):
+    """The rule alone, without a network, for a clock that jumps: each connection takes 5 ms."""
+
+    def __init__(self) -> None:
+        super().__init__(Mock(), [], PROBES)
+        self.served = 0
+        self.most_addresses = 0
+
+    async def _take(self, accepted: Any, address: str) -> None:
+        connection: Any = FakeConnection(address)
+        self._open[connection] = None
+        self._by_address[address] += 1
+        self.served += 1
+        self.most_addresses = max(self.most_addresses, len(self._by_address))
+        asyncio.get_running_loop().call_later(0.005, self.forget, connection)
+
+    async def serves(self, address: str) -> bool:
+        accepted: Any = FakeAccepted()
+        await self._admit(accepted, (address,))
+        return not accepted.closed
+
+    async def probes(self, every: float, seconds: float) -> str:
+        """Probes of a kubelet: a point for each answer, and F for none."""
+        seen = ""
+        until = virtual_time.now() + seconds
+        while virtual_time.now() < until:
+            seen += "." if await self.serves("node") else "F"
+            await asyncio.sleep(every)
+        return seen
+
+    async def next_to(self, asks: Iterator[str], per_second: float) -> tuple[str, str]:
+        """The probes of the operator's chart, for a minute: of `/readyz` and of `/livez`."""
+
+        async def flood() -> None:
+            for address in asks:
+                await self.serves(address)
+                await asyncio.sleep(1 / per_second)
+
+        flooding = asyncio.create_task(flood())
+        await asyncio.sleep(10)
+        seen = await asyncio.gather(self.probes(2.01, 60), self.probes(10.03, 60))
+        flooding.cancel()
+        return seen[0], seen[1]
+
+
+def test_new_addresses_use_up_no_own_place_and_are_forgotten() -> None:
+    """Places rested for minutes, and a kubelet ended the operator after three probes without an answer."""
+
+    async def story() -> tuple[str, str]:
+        assert await crowd.serves("node")
+        return await crowd.next_to((f"2001:db8::{n:x}" for n in itertools.count()), 600)
+
+    crowd = Crowd()
+    assert [set(seen) for seen in virtual_time.run(story())] == [{"."}, {"."}]
+    assert crowd.most_addresses <= LONGEST_REST_SECONDS * PROBES.per_second
+    assert crowd.served <= 71 * PROBES.per_second
+
+
+def test_a_new_kubelet_is_answered_next_to_known_addresses_that_never_stop() -> None:
+    pods = random.Random(1)  # noqa: S311 - a test may repeat
+
+    async def story() -> tuple[str, str]:
+        return await crowd.next_to((f"pod-{pods.randrange(800)}" for _ in itertools.count()), 2000)
+
+    crowd = Crowd()
+    for seen in virtual_time.run(story()):
+        assert "FF" not in seen
+        assert seen.count("F") <= len(seen) / 4
+    assert crowd.served <= 71 * (1 + OWN_RATES) * PROBES.per_second
 
 
 async def test_the_place_of_an_ended_connection_rests() -> None:
