@@ -453,7 +453,8 @@ class Promises:
     def _has_led_slowly(self) -> bool:
         """Whether requests are held for as long as they may, and some looks of the leader came late meanwhile."""
         limit = min(r.longest_hold_seconds for r in self.settings)
-        held = max((p.worker.holds_for_seconds for p in self.sim.pods.values()), default=0.0)
+        observed = self.sim.leader.observed
+        held = max((w.held_seconds for w in observed.workers), default=0.0) if observed else 0.0
         return held > limit and self.sim.now - self.deserved.slow_look_at <= held
 
     def _requests_are_kept(self, pod: FakePod) -> None:

@@ -241,12 +241,12 @@ class Reported:
         known, since = self.adapters_since.get(uid, (phase, now))
         self.adapters_since[uid] = phase, since if known == phase else now
         since = since if known[:4] == attempt else now  # a phase that has just ended counts
-        least, most = _seconds_of_adapter(
-            spec.rollout.over(leader.desired.fleet_spec.rollout), there
-        )
+        rollout = spec.rollout.over(leader.desired.fleet_spec.rollout)
+        least, most = _seconds_of_adapter(rollout, there)
+        join_seconds = rollout.timeouts.stage_seconds + rollout.timeouts.load_seconds
         stalled = condition_of(status.conditions, ConditionType.STALLED)
         joins = any(
-            w.standing is Standing.CLOSED and w.state and w.state.uptime_seconds > least / 2
+            w.standing is Standing.CLOSED and w.state and w.state.uptime_seconds >= join_seconds
             for w in there
         )
         is_late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED
