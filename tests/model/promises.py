@@ -451,11 +451,12 @@ class Promises:
         return sum(max(0.0, end - max(begin, since)) for begin, end in led_again)
 
     def _has_led_slowly(self) -> bool:
-        """Whether requests are held for as long as they may, and some looks of the leader came late meanwhile."""
-        limit = min(r.longest_hold_seconds for r in self.settings)
+        """Whether looks of the leader came late while requests were held: renewals of pauses take the turns of other calls
+        then.
+        """
         observed = self.sim.leader.observed
         held = max((w.held_seconds for w in observed.workers), default=0.0) if observed else 0.0
-        return held > limit and self.sim.now - self.deserved.slow_look_at <= held
+        return self.sim.now - self.deserved.slow_look_at <= held
 
     def _requests_are_kept(self, pod: FakePod) -> None:
         for why in pod.worker.requests.ended:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fleet_operator.core.actions import ReadLora, Stage
+from fleet_operator.core.identity import WeightsId
 from fleet_operator.core.percentages import at_most
 
 if TYPE_CHECKING:
@@ -72,7 +73,9 @@ class Readers:
         over = ticket is not None and self.sim.now - ticket.began_at >= call.timeout_seconds
         # A call without an answer counts for its time, until the worker has answered.
         if any(_is_read(work, call) for work in leader.lost.get(uid, {}).values()):
-            return not (is_at_it and over) and worker.silent_seconds < call.timeout_seconds
+            read_seconds = worker.seconds_at("stage", WeightsId(call.version, call.run_id)) or 0.0
+            had_it = (is_at_it and over) or read_seconds >= call.timeout_seconds
+            return not had_it and worker.silent_seconds < call.timeout_seconds
         if over or not is_at_it:
             return False
         heard = leader.heard.get(uid)
