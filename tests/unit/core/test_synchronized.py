@@ -152,6 +152,17 @@ class TestWithoutATimeout:
 
         assert ("fence on policy-1" in self.back(waits, loads)) is goes
 
+    def test_a_paused_worker_that_waits_to_read_has_the_time_of_all_holds(self):
+        """The trainer has asked for the old version again. Others may read before it."""
+
+        def calls(seconds: float) -> list[str]:
+            waits = loaded(0).staged("43").heard(seconds)
+            given = {"wants": "41", "phase": RolloutPhase.STAGING, "phase_seconds": 901}
+            return texts_of(step(make_view(old(1), waits, **given)).actions)
+
+        assert "fence on policy-0" not in calls(self.LONG - 1)
+        assert "fence on policy-0" in calls(self.LONG)
+
     def test_a_paused_worker_that_cannot_get_the_bytes_is_left_behind(self):
         stays = loaded(1)
 

@@ -133,7 +133,9 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     counted = [*failed, *closed] if failed else []
     problem = over_budget(view, goal, counted, RolloutPhase.STAGING, halt=bool(overdue))
     if failed and problem is None and len(failed) == len(waiting):
-        actions += _drained(failed, goal, view)
+        # Those that hold their requests have the time of all holds. A fence would end these at once.
+        held = [m for m in overdue if m.standing is Standing.HELD]
+        actions += _drained(without(failed, without(held, refused)), goal, view)
     # Those that wait for themselves, and those that can neither resume next to the others nor go back.
     stuck = waiting.where(lambda f: f.standing is not Standing.OPEN)
     ahead = view.held.where(lambda f: f.has_bytes(goal) and not f.has_loaded(view.applied))
