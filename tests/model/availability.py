@@ -152,6 +152,8 @@ class Availability:
         if work is None or work.step == "drain":
             seconds = self.sim.desired.fleet_spec.update.drain_timeout_seconds
             self.planned.setdefault(pod.uid, (self.sim.now, seconds))
+        else:
+            self.planned.pop(pod.uid, None)
 
     def note_staying(self, pod: FakePod) -> None:
         """The operator ends a drain, and the pod stays."""

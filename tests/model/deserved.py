@@ -514,8 +514,8 @@ class Deserved:
                 if waited >= limit:
                     return
                 continue
-            if worker.busy and self.sim.pods[worker.pod.uid].worker.ahead:
-                return  # the leader does not know the word for its work
+            if self.sim.pods[worker.pod.uid].worker.ahead:
+                return  # the leader does not know the words for its work
             if not judged and self._works_too_long(worker):
                 return  # its other work does not end
             if self._is_not_late(worker, before.phase, plan.desired):
