@@ -473,7 +473,7 @@ class Deserved:
         idle = idle if serves else []
         astray = [w for w in there if _is_paused(w) and w.pod.uid in other and not w.busy]
         idle += [w for w in astray if serves and not w.has_staged(goal)]
-        if idle:
+        if idle and all((w.version, w.state.run_id) == name for w in serving if w.state):
             self.sim.fail(3, f"{idle[0].pod.name} holds its requests while others stage")
 
     # --- versions -----------------------------------------------------------------------------------
@@ -483,16 +483,14 @@ class Deserved:
         since the call for it, or does not answer, and the phase has taken that long. Or all workers together had
         one timeout more than they need one after the other.
         """
-        observed, kinds = leader.observed, _KINDS.get(before.phase)
-        if observed is None or kinds is None:
+        observed = leader.observed
+        if observed is None or before.phase not in _KINDS:
             return
         name = (before.desired_version, before.desired_run_id)
         limits = [
             self.limits(r, before.phase, len(observed.workers)) for r in self.sim.promises.settings
         ]
         limit, longest = min(s for s, _ in limits), min(s for _, s in limits)
-        assert leader.decision is not None
-        plan = leader.decision.rollout
         if before.phase in {RolloutPhase.PAUSING, RolloutPhase.LOADING}:
             loads = before.phase is RolloutPhase.LOADING and waited <= longest
             kinds_in_time: tuple[WorkKind, ...] = ("load", "apply") if loads else ("apply",)
@@ -507,29 +505,42 @@ class Deserved:
         )
         if had_longest or leader.looks_seldom or limit <= 2 * apart or renews:
             return  # a renewal may have been due at each look
-        for worker in observed.workers:
-            # It may answer again with this look.
-            was_silent = self.silent_at.get(worker.pod.uid, -apart) >= leader.looked_at[0]
-            if worker.silent_seconds or worker.state is None or was_silent or worker.unheeded:
-                if waited >= limit:
-                    return
-                continue
-            if self.sim.pods[worker.pod.uid].worker.ahead:
-                return  # the leader does not know the words for its work
-            if not judged and self._works_too_long(worker):
-                return  # its other work does not end
-            if self._is_not_late(worker, before.phase, plan.desired):
-                continue
-            uid, restarts = worker.pod.uid, worker.pod.restarts
-            times = [self.called_at.get((uid, restarts, kind, *name)) for kind in kinds]
-            had = [self.sim.now - at for at in times if at is not None]
-            lacks = (worker.version, worker.state.run_id) != name
-            if (lacks or judged) and max(had, default=0.0) >= limit:
-                return
+        if any(self._explains(leader, before, w, waited, limit) for w in observed.workers):
+            return
         text = (
             f"{before.desired_version} is abandoned as late after {waited:.1f} s in {before.phase}"
         )
         self.sim.fail(6, f"{text}, and no worker had {limit:.0f} s for it since its call")
+
+    def _explains(
+        self,
+        leader: Leader,
+        before: WeightsStatus,
+        worker: WorkerView,
+        waited: float,
+        limit: float,
+    ) -> bool:
+        """Whether a version is late because of this worker."""
+        assert leader.decision is not None
+        # It may answer again with this look.
+        was_silent = self.silent_at.get(worker.pod.uid, -1.0) >= leader.looked_at[0]
+        if worker.silent_seconds or worker.state is None or was_silent or worker.unheeded:
+            return waited >= limit
+        judged = before.phase is RolloutPhase.JUDGING
+        # The leader does not know the words of a newer release, or other work does not end.
+        if self.sim.pods[worker.pod.uid].worker.ahead or (
+            not judged and self._works_too_long(worker)
+        ):
+            return True
+        if self._is_not_late(worker, before.phase, leader.decision.rollout.desired):
+            return False
+        name = (before.desired_version, before.desired_run_id)
+        uid, restarts = worker.pod.uid, worker.pod.restarts
+        kinds = _KINDS.get(before.phase, set())
+        times = [self.called_at.get((uid, restarts, kind, *name)) for kind in kinds]
+        had = [self.sim.now - at for at in times if at is not None]
+        lacks = (worker.version, worker.state.run_id) != name
+        return (lacks or judged) and max(had, default=0.0) >= limit
 
     def _has_ended_canaries(self, leader: Leader, name: tuple[str, str | None]) -> bool:
         """Whether processes have ended after their calls for a version that is judged."""

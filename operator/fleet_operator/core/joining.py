@@ -131,6 +131,11 @@ def _goal(ready: Workers, admission: Admission) -> tuple[Checkpoint, RolloutProb
     goal = admission.goal
     if not admission.no_members or ready.any(lambda f: f.has_loaded(goal)):
         return goal, None
+    if goal == admission.fallback:
+        return (
+            goal,
+            None,
+        )  # there is no other one: what keeps workers out is one problem in all phases
     refuse = ready.where(lambda f: f.refuses)
     refused = [w for w in refuse if worker_failures.failure_of(w, goal)]
     absent = [w for w in refuse if worker_failures.absence(w, goal)]

@@ -123,6 +123,17 @@ class TestVersionThatCannotBeLoaded:
         assert done(broke.staged("41")) == ["load 41 on policy-0"]
         assert done(just_broke.staged("41")) == ["stage 42 on policy-0"], "its turn was before"
 
+    @pytest.mark.parametrize(
+        "worker",
+        [joining_worker(), make_worker(0).broken(), joining_worker().doing("stage", "42")],
+        ids=["waits", "recovers", "tries again"],
+    )
+    def test_a_load_that_breaks_repeatedly_stays_one_problem(self, worker):
+        """Also without another version, and while no worker serves. Each change of the reason is an Event."""
+        made = decide(worker.failed_to_load("42"), fallback="42", first=True)
+
+        assert present(made.problem).reason is ConditionReason.WORKERS_FAILING
+
     def test_a_refused_version_is_retried_later(self):
         refused = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND, age_seconds=4)
 

@@ -163,6 +163,12 @@ class TestWithoutATimeout:
         assert "fence on policy-0" not in calls(self.LONG - 1)
         assert "fence on policy-0" in calls(self.LONG)
 
+    def test_a_worker_that_was_paused_later_has_its_own_time(self):
+        waits, later = loaded(0).heard(self.LONG), loaded(1).heard(self.HOLD)
+
+        assert "fence on policy-0" in self.back(old(2), waits, later)
+        assert "fence on policy-1" not in self.back(old(2), waits, later)
+
     def test_a_paused_worker_that_cannot_get_the_bytes_is_left_behind(self):
         stays = loaded(1)
 

@@ -139,7 +139,12 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     # Those that wait for themselves, and those that can neither resume next to the others nor go back.
     stuck = waiting.where(lambda f: f.standing is not Standing.OPEN)
     ahead = view.held.where(lambda f: f.has_bytes(goal) and not f.has_loaded(view.applied))
-    fenced = blocking(view, goal, (*stuck, *without(ahead, stuck)))
+    least = view.settings.longest_hold_seconds - view.settings.hold_seconds
+    fenced = [
+        m
+        for m in blocking(view, goal, (*stuck, *without(ahead, stuck)))
+        if m.standing is not Standing.HELD or m.held_seconds > least  # each waits for itself
+    ]
     if goal.is_transferred:  # no worker can go back to it, so none holds up the others
         fenced = list(waiting.where(lambda f: f.standing is Standing.HELD))
     if view.held:  # they cannot resume next to a silent worker that may generate other weights
