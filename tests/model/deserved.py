@@ -172,8 +172,8 @@ class Deserved:
             )
 
     def _leaves_those_in_time(self, leader: Leader, call: Fence, worker: WorkerView) -> None:
-        """A worker that has the call to take the applied weights again is not fenced while it is in time, and no requests
-        are held for too long: soon it serves them. A swap without a barrier is not cut while it is in time.
+        """A worker that is called to take the applied weights again is not fenced while it is in time. Soon it serves
+        them, unless requests are held for too long. A swap without a barrier is not cut while it is in time.
         """
         applied, work, state, plan = (
             leader.fleet.applied,

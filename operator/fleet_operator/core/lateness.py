@@ -130,8 +130,8 @@ def is_in_time(view: RolloutView, worker: WorkerView) -> bool:
 
 def blocking(view: RolloutView, goal: Checkpoint, by: Sequence[WorkerView]) -> list[WorkerView]:
     """The workers, if a member has held its requests for them for too long; otherwise none. On the way to other weights
-    than the desired ones no phase is late. There those that are silent, ignore calls or are late with their work go by
-    the time of one rollout before: the others may have to go back then, and need this time.
+    than the desired ones no phase is late. There those that are silent, ignore calls or are late with their work go
+    earlier, by the time of one rollout. The others may have to go back then, and need this time.
     """
     if not by:
         return []
