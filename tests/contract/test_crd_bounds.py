@@ -251,6 +251,7 @@ OF_STATUS = {
         ".requestedBy": MANAGER,
         ".laggards": {"maxItems": MAX_LAGGARDS},
         ".canary.pods": {"maxItems": MAX_CANARY_PODS},
+        ".canaries": {"maxItems": MAX_CANARY_PODS},
         ".history": {"maxItems": MAX_HISTORY},
         ".history[].reason": WORD,
         ".history[].message": MESSAGE,

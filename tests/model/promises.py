@@ -451,12 +451,13 @@ class Promises:
         return sum(max(0.0, end - max(begin, since)) for begin, end in led_again)
 
     def _has_led_slowly(self) -> bool:
-        """Whether looks of the leader came late while requests were held: renewals of pauses take the turns of other calls
-        then.
+        """Whether requests are held for as long as they may, and looks of the leader came late meanwhile: renewals of pauses
+        take the turns of other calls then.
         """
+        limit = min(r.longest_hold_seconds for r in self.settings)
         observed = self.sim.leader.observed
         held = max((w.held_seconds for w in observed.workers), default=0.0) if observed else 0.0
-        return self.sim.now - self.deserved.slow_look_at <= held
+        return held > limit and self.sim.now - self.deserved.slow_look_at <= held
 
     def _requests_are_kept(self, pod: FakePod) -> None:
         for why in pod.worker.requests.ended:
