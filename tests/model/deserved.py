@@ -290,6 +290,9 @@ class Deserved:
         goals = (fleet.applied, plan.step.goal if plan is not None else None)
         lets_in = {(w.version, w.run_id) for w in goals if w is not None}
         held, asked = (state.staged.version, state.staged.run_id), (str(call.version), call.run_id)
+        pins = {(p.version, p.run_id): p.digest for p in fleet.pinned}
+        if pins.get(held) not in {None, state.staged.digest}:
+            return  # its files were rewritten before it read them
         known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
         refused = {(f.version, f.run_id) for f in known if f is not None}
         refused |= {(str(u.work.version), u.work.run_id) for u in worker.unheeded if u.is_failure}
