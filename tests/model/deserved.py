@@ -284,6 +284,9 @@ class Deserved:
         spec = self.sim.desired.base_spec
         stays = plan is None or plan.halted or plan.step.holds_requests
         stays = stays or plan.step.phase is RolloutPhase.JUDGING
+        stays = (
+            stays or plan.step.problem is not None
+        )  # it goes no further, and the goal lets none in
         stays = stays or spec is None or spec.suspend
         if stays or promises.must_be_judged or leader.desired is not self.sim.desired:
             return
