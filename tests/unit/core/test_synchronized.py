@@ -158,7 +158,9 @@ class TestWithoutATimeout:
         def calls(seconds: float) -> list[str]:
             waits = loaded(0).staged("43").heard(seconds)
             given = {"wants": "41", "phase": RolloutPhase.STAGING, "phase_seconds": 901}
-            return texts_of(step(make_view(old(1), waits, **given)).actions)
+            taken = step(make_view(old(1), waits, **given))
+            assert present(taken.problem).reason is ConditionReason.DEADLINE_EXCEEDED
+            return texts_of(taken.actions)
 
         assert "fence on policy-0" not in calls(self.LONG - 1)
         assert "fence on policy-0" in calls(self.LONG)

@@ -49,7 +49,7 @@ from fleet_operator.core.facts import NO_WORKERS, Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.joining import Admission
 from fleet_operator.core.lateness import blocking, late
-from fleet_operator.core.messages import pod_names, some, unready, why
+from fleet_operator.core.messages import pod_names, problem_of_late, some, unready, why
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.shared import (
     Actions,
@@ -136,6 +136,7 @@ def _stage(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
         # Those that hold their requests have the time of all holds. A fence would end these at once.
         held = [m for m in overdue if m.standing is Standing.HELD]
         actions += _drained(without(failed, without(held, refused)), goal, view)
+        problem = problem_of_late(held, goal) if held else None
     # Those that wait for themselves, and those that can neither resume next to the others nor go back.
     stuck = waiting.where(lambda f: f.standing is not Standing.OPEN)
     ahead = view.held.where(lambda f: f.has_bytes(goal) and not f.has_loaded(view.applied))
