@@ -21,7 +21,8 @@ restarts in each attempt would never be.
 No barrier waits for a worker that joins. So if its own work takes longer than the limit, it is only reported.
 
 A fleet has one limit for holding requests, `Rollout.longest_hold_seconds`, whatever they wait for: a rollback
-has no phase that could be late. The workers that block others without working in time go one rollout earlier. Phases begin again with each newer version, each lost answer, and each leader.
+has no phase that could be late. The workers that block others without working in time go one rollout earlier.
+Phases begin again with each newer version, each lost answer, and each leader.
 A pause does not.
 """
 

@@ -1,8 +1,8 @@
 """The canaries of a version so far, as the WeightVersion's status records them (`status.canaries`).
 
 The time of a canary begins with its first call for the version, in its present process. So a worker that takes the
-place of another one has all of it, and so has one that comes back. A process that has ended since its call may have ended through the
-version. One that was away before has not.
+place of another one has all of it, and so has one that comes back. A process that has ended since its call may have
+ended through the version. One that was away before has not.
 """
 
 from __future__ import annotations
