@@ -5,6 +5,7 @@ itself.
     a worker that joins refuses every version that would admit it           the reason of the refusal
     workers without adapter slots, while `spec.update` keeps their pods     UpdateHeld, at once
     the rollout lasts longer than `timeouts.stageSeconds` + `loadSeconds`   DeadlineExceeded
+    so does the replacement of pods without slots, and no new worker starts DeadlineExceeded
     a worker that joins waits for the applied version for as long           DeadlineExceeded
 
 A rollout of base weights may hold members meanwhile, so they have the time of its pause and its load, too.
@@ -105,11 +106,14 @@ def _problem_of_members(
     # A rollout of base weights may hold the workers meanwhile, once.
     pause, timeouts = view.settings.pause, view.settings.timeouts
     limit = _limit_seconds(view) + timeouts.pause_seconds + pause.limit() + timeouts.load_seconds
-    # Pods without slots that are not kept are being replaced, which may take longer. So do workers that
-    # have joined since then.
+    if not lasts(view, limit, RolloutPhase.STAGING, RolloutPhase.LOADING):
+        return None
+    # Workers that have joined since then may take longer.
     able = [w for w in behind if w.takes_lora and w.state and w.state.uptime_seconds > limit]
-    is_late = lasts(view, limit, RolloutPhase.STAGING, RolloutPhase.LOADING)
-    return problem_of_late(able, goal) if able and is_late else None
+    # Pods without slots that are not kept are being replaced, which takes longer as long as new ones start.
+    started = any(w.state is not None and w.state.uptime_seconds <= limit for w in view.workers)
+    waiting = able or ([] if started else without_slots)
+    return problem_of_late(waiting, goal) if waiting else None
 
 
 def _limit_seconds(view: RolloutView) -> float:

@@ -525,13 +525,17 @@ class TestPodsWithoutSlots:
         assert "policy-0, policy-1 have an older template without slots" in problem.message
         assert problem.message.endswith(remedy)
 
-    def test_pods_that_are_being_replaced_are_not_late(self):
-        worker = _with(make_worker(0).serving("base"), slots=None)
+    @pytest.mark.parametrize(("uptime", "reason"), [(30.0, None), (99_999.0, "DeadlineExceeded")])
+    def test_pods_that_are_being_replaced_are_late_when_no_new_one_starts(self, uptime, reason):
+        old = _with(make_worker(0).serving("base"), slots=None)
+        new = _with(make_worker(1).joining("base")).reporting(uptime_seconds=uptime)
+        old = old.reporting(uptime_seconds=99_999.0)
         weights = _weights("7")
         status = WeightsStatus(desired_version="7", phase=RolloutPhase.STAGING)
         wants = replace(weights, status=status, watched=Watched(phase_seconds=99_999))
+        problem = _plan(_fleet(old, new, wants=wants)).step.problem
 
-        assert _plan(_fleet(worker, wants=wants)).step.problem is None
+        assert (problem and problem.reason) == reason
 
 
 class TestRefusals:
