@@ -154,6 +154,32 @@ class TestFailures:
 
         assert present(taken.problem).halt
 
+    @pytest.mark.parametrize(
+        ("others", "given", "stays"),
+        [
+            ([staged(1)], {}, "The fleet stays on the applied version."),
+            ([new(1)], {}, "Workers that have loaded it keep serving it"),
+            ([new(1)], {"onFailure": "Rollback"}, "The fleet stays on the applied version."),
+        ],
+    )
+    def test_an_abandoned_version_that_workers_keep_is_not_called_unused(
+        self, others, given, stays
+    ):
+        failed = staged(0).failed_to_load("42")
+        problem = present(self.under_way(failed, *others, **given).problem)
+
+        assert problem.halt
+        assert stays in problem.message
+
+    @pytest.mark.parametrize("given", [{"halted": True}, {"suspended": True}])
+    def test_a_swap_that_ends_without_the_operator_counts_as_not_serving(self, given):
+        swaps = (make_worker(n).paused("41").doing("apply", "42") for n in (1, 2))
+        taken = in_flight(view(new(0), *swaps, **given))
+        serving = {"halted": "0 of 3 workers serve 41", "suspended": "1 of 3 workers serves 42"}
+
+        assert taken.phase is RolloutPhase.APPLIED
+        assert taken.note == serving[next(iter(given))]
+
     def test_failed_workers_are_reported_when_all_others_have_swapped(self):
         refused = old(0).refused("42", Reason.CHECKPOINT_TRUNCATED)
 

@@ -120,7 +120,11 @@ def over_budget(
     served = same_weights(goal, view.applied)
     if not same_weights(goal, view.desired) or view.halted or view.is_superseded or served:
         return None
-    return problem_of(failed, goal, phase, may_fail=view.may_fail, halt=halt)
+    goes_back = halt and view.settings.on_failure == "Rollback"
+    serve = not goes_back and view.members.any(
+        lambda f: f.standing is Standing.OPEN and f.has_loaded(goal)
+    )
+    return problem_of(failed, goal, phase, may_fail=view.may_fail, halt=halt, others_serve=serve)
 
 
 def with_joiners(
