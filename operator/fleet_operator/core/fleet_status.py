@@ -207,7 +207,7 @@ def _available(observed: FleetObserved, rollout: RolloutPlan) -> Made | None:
     any_weights = rollout.allows_mixing or rollout.step.holds_requests
     members = up.where(lambda f: any_weights or any(f.has_loaded(s) for s in served))
     long = inf if observed.is_external else observed.spec.rollout.hold_seconds
-    held = members.where(lambda f: f.standing is Standing.HELD)
+    held = members.where(lambda f: f.phase is not Phase.SERVING)  # or one of a newer release
     able = len(members) - len([w for w in held if w.held_seconds > long])
     unavailable, _ = unavailable_and_surge(observed.spec.update, observed.spec.replicas)
     least = max(1, observed.spec.replicas - unavailable)
