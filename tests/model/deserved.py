@@ -501,10 +501,11 @@ class Deserved:
             loads = before.phase is RolloutPhase.LOADING and waited <= longest
             kinds_in_time: tuple[WorkKind, ...] = ("load", "apply") if loads else ("apply",)
             self._one_is_late(leader, name, kinds_in_time)
-        # A pause that is renewed takes the turn of a load, here in one look, there in two.
+        # A pause that is renewed takes the turn of a load, and the end of a pause that of a stage: here in one look,
+        # there in two.
         apart = leader.looked_at[1] - leader.looked_at[0]
         is_slow = self.sim.now - self.slow_look_at <= waited
-        renews = before.phase is RolloutPhase.LOADING and is_slow
+        renews = before.phase in {RolloutPhase.LOADING, RolloutPhase.STAGING} and is_slow
         judged = before.phase is RolloutPhase.JUDGING
         had_longest = waited > longest and not (
             judged and not self._has_ended_canaries(leader, name)
