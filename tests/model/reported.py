@@ -394,8 +394,7 @@ class Reported:
         broke = [w for w in there if _has_broken_on(w, name, seconds)]
         if not broke or plan.step.goal.version != status.desired_version or plan.suspended:
             return
-        # One that has refused the files since then has tried again.
-        out = [w.pod.name for w in broke if w.standing is Standing.CLOSED and not _refuses(w, name)]
+        out = [w.pod.name for w in broke if w.standing is Standing.CLOSED]
         if out and status.phase is RolloutPhase.APPLIED and before.phase in _COMES:
             self.sim.fail(6, f"{name} is Applied, and the engines of {out} break on it")
         is_served = applied is not None and (applied.version, applied.run_id) == name
@@ -582,11 +581,6 @@ class Reported:
                 self.sim.fail(
                     1, f"{worker.pod.name} compared {name} with {compared}, not {applied.version}"
                 )
-
-
-def _refuses(worker: WorkerView, name: tuple[str | None, str | None]) -> bool:
-    failure = worker.state.stage_failure if worker.state is not None else None
-    return failure is not None and (failure.version, failure.run_id) == name
 
 
 def _has(worker: WorkerView, name: tuple[str | None, str | None]) -> bool:
