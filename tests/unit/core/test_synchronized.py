@@ -171,6 +171,15 @@ class TestWithoutATimeout:
         assert "fence on policy-0" in self.back(old(2), waits, later)
         assert "fence on policy-1" not in self.back(old(2), waits, later)
 
+    @pytest.mark.parametrize(
+        ("call", "goes"), [("stage 41", True), ("adapter math 7", False)], ids=["base", "adapter"]
+    )
+    def test_one_that_ignores_its_calls_goes_earlier(self, call, goes):
+        """Calls about adapters do not count: a paused worker gets none."""
+        stays = loaded(1).heard(2 * self.HOLD + 1).ignoring(call)
+
+        assert ("fence on policy-1" in self.back(old(0), stays)) is goes
+
     def test_a_paused_worker_that_cannot_get_the_bytes_is_left_behind(self):
         stays = loaded(1)
 
