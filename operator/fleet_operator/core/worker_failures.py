@@ -58,8 +58,8 @@ def last_failure(
 
 
 def has_failed_to_load(worker: WorkerView, weights: Named, *, within_seconds: float) -> bool:
-    """Whether the last load of this worker was one of these weights, and failed. What happened since then when it
-    read files does not count.
+    """Whether the last load of this worker was one of these weights, and failed. Later refusals of files hide that
+    from `failure_of`.
     """
     failure = worker.state.load_failure if worker.state is not None else None
     if failure is None or not is_about(failure, weights) or worker.has_loaded(weights):

@@ -235,7 +235,6 @@ class TestPausedLongBeforeTheVersion:
 
         assert {a.split()[0] for a in texts_of(taken.actions) if "policy-1" in a} == calls
 
-
     def test_of_many_that_are_not_paused_yet_none_is_left_behind_while_all_are_in_time(self):
         """Their requests still run. The fewer go: here one whose requests wait for too long."""
         waits = self.waiting(0, seconds=self.TOO_LONG)

@@ -184,8 +184,8 @@ def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
 
 
 def _left_behind(view: RolloutView, goal: Checkpoint, unpaused: Workers) -> list[WorkerView]:
-    """The workers that go when requests have been held for too long: those that are not paused yet, or those that have
-    waited for them. While the first are in time, the fewer go.
+    """The workers to fence when requests have been held for too long: those without a pause, or those whose requests
+    wait. While the first are in time, the fewer go.
     """
     by, longest = blocking(view, goal, unpaused), view.settings.longest_hold_seconds
     waited = [m for m in view.held if m.held_seconds > longest]
