@@ -234,6 +234,19 @@ class TestFailures:
         assert present(taken.problem).reason is ConditionReason.WORKERS_FAILING
         assert texts_of(taken.actions) == ["admit 41 on policy-0"]
 
+    @pytest.mark.parametrize("reason", [Reason.CHECKPOINT_TRUNCATED, Reason.PEER_UNREADABLE])
+    def test_a_broken_engine_counts_also_after_the_worker_has_refused_the_files(self, reason):
+        """Otherwise the version is applied in between, and more engines may break than `maxFailures` allows."""
+        broke = make_worker(0).joining("41").failed_to_load("42", age_seconds=20)
+        broke = broke.refused("42", reason, age_seconds=1)
+        given = {"phase": LOADING, "rollout_seconds": 60, "maxFailures": 1}
+
+        assert rolling(view(broke, new(1), new(2), **given)).phase is LOADING
+        other = make_worker(1).joining("41").failed_to_load("42", age_seconds=2)
+        assert present(rolling(view(broke, other, new(2), **given)).problem).halt
+        before = {**given, "rollout_seconds": 10}
+        assert rolling(view(broke, new(1), new(2), **before)).phase is RolloutPhase.APPLIED
+
     @pytest.mark.parametrize(("mode", "limit"), [("Keep", 600), ("Abort", 600), ("Wait", 600 + 60)])
     def test_a_swap_that_never_ends_is_fenced(self, mode, limit):
         given = {"pause": {"mode": mode}, "maxFailures": 1}

@@ -15,6 +15,7 @@ from fleet_operator.core.joining import Admission, join
 from fleet_operator.core.messages import problem_of
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
+from fleet_operator.core.worker_failures import has_failed_to_load
 from fleet_operator.core.worker_view import Standing, WorkerView
 from rlfleet_resources.weights_status import RolloutPhase
 
@@ -46,16 +47,17 @@ def closed_by_load(view: RolloutView, goal: Checkpoint) -> list[WorkerView]:
 
     They are not members any more, and count as failures of this rollout.
     """
-    return failed_to_load(view, goal, refused_by(view, goal, view.joining))
+    return failed_to_load(view, goal, view.joining.where(lambda f: f.refuses))
 
 
 def failed_to_load(
-    view: RolloutView, goal: Checkpoint, refused: Iterable[WorkerView]
+    view: RolloutView, goal: Checkpoint, workers: Iterable[WorkerView]
 ) -> list[WorkerView]:
-    """Those of the workers whose engine refused the goal. Reading the files again does not repair that, so
-    it is not tried again in this attempt.
+    """Those of the workers whose engine refused the goal in this attempt. Reading the files again does not repair
+    that, also if it fails in another way.
     """
-    return [w for w in refused if w.state and w.state.load_failure == view.failure_of(w, goal)]
+    seconds = view.rollout_seconds
+    return [w for w in workers if has_failed_to_load(w, goal, within_seconds=seconds)]
 
 
 def without(workers: Collection[WorkerView], others: Collection[WorkerView]) -> Workers:
