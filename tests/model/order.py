@@ -105,7 +105,7 @@ def _could_swap(worker: WorkerView, call: Apply) -> bool:
         return False
     if worker.facts.refuses:  # also if it has ignored a call to take weights
         return False
-    return worker.has_staged(call)
+    return worker.has_staged(call) and not worker.has_loaded(call)
 
 
 def _sessions(state: WorkerState | None) -> int:
