@@ -537,7 +537,13 @@ class Deserved:
         # there in two.
         apart = leader.looked_at[1] - leader.looked_at[0]
         is_slow = self.sim.now - self.slow_look_at <= waited
-        renews = before.phase in {RolloutPhase.LOADING, RolloutPhase.STAGING} and is_slow
+        was_held = any(
+            self.held_at.get(w.pod.uid, -1.0) >= self.sim.now - waited for w in observed.workers
+        )
+        renews = is_slow and (
+            before.phase is RolloutPhase.LOADING
+            or (before.phase is RolloutPhase.STAGING and was_held)
+        )
         judged = before.phase is RolloutPhase.JUDGING
         had_longest = waited > longest and not (
             judged and not self._has_ended_canaries(leader, name)
