@@ -285,9 +285,7 @@ def test_a_divergence_is_between_zero_and_that_of_the_vocabulary(
 
 
 @given(st.lists(st.integers(0, 2), max_size=40))
-def test_repetition_is_a_share_and_zero_for_distinct_tokens(
-    tokens: list[int],
-) -> None:
+def test_repetition_is_a_share_and_zero_for_distinct_tokens(tokens: list[int]) -> None:
     assert 0 <= repetition(tokens) <= 1
     assert repetition(range(len(tokens))) == 0
     assert repetition([7] * len(tokens)) == (1 if len(tokens) >= 5 else 0)
@@ -297,9 +295,7 @@ NUMBERS = st.one_of(st.floats(-50, 0), st.just(math.nan), st.just(-math.inf))
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=8))
-def test_a_report_counts_nan_and_never_averages_it(
-    pairs: list[tuple[float, float]],
-) -> None:
+def test_a_report_counts_nan_and_never_averages_it(pairs: list[tuple[float, float]]) -> None:
     old = tuple(Position(i, {i: value}) for i, (value, _) in enumerate(pairs))
     new = tuple(Position(i, {i: value}) for i, (_, value) in enumerate(pairs))
     reported = report(

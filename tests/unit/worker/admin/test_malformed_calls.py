@@ -48,12 +48,7 @@ async def test_a_call_whose_client_disconnects_before_its_body_ends_has_no_effec
 
 
 @pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/pause", 413),
-        ("/load_lora_adapter", 413),
-        ("/resume", 413),
-    ],
+    ("path", "status"), [("/pause", 413), ("/load_lora_adapter", 413), ("/resume", 413)]
 )
 async def test_a_body_over_the_limit_is_refused_in_one_piece_or_several(
     trainer_port: TrainerPort, path: str, status: int

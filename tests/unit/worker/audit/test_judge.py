@@ -57,11 +57,7 @@ def test_honest_labels_pass_and_the_table_shows_the_distinguished_tokens(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:4] == ["version", "replies", "tokens", "agreeing"]
     rows = {line.split()[0]: line.split()[1:5] for line in lines[1:4]}
-    assert rows == {
-        "1": ["2", "6", "6", "6"],
-        "2": ["1", "3", "3", "3"],
-        "3": ["1", "3", "3", "3"],
-    }
+    assert rows == {"1": ["2", "6", "6", "6"], "2": ["1", "3", "3", "3"], "3": ["1", "3", "3", "3"]}
     assert lines[-1] == "all 12 tokens fit their labels"
 
 

@@ -522,11 +522,7 @@ FRAMES: dict[str, tuple[str, Callable[[Run], bytes], Reason]] = {
     "a bomb": ("xor", lambda _: _bomb(), Reason.CHECKPOINT_MALFORMED),
     "a bomb of positions": ("overwrite", lambda _: _bomb(), Reason.CHECKPOINT_MALFORMED),
     "a window of 128 MiB": ("xor", lambda _: _wide_window(), Reason.CHECKPOINT_MALFORMED),
-    "the frame of another tensor": (
-        "xor",
-        lambda _: compressed(b"\1" * 42),
-        Reason.DELTA_MISMATCH,
-    ),
+    "the frame of another tensor": ("xor", lambda _: compressed(b"\1" * 42), Reason.DELTA_MISMATCH),
     "more positions than bytes": (
         "overwrite",
         lambda _: compressed(overwrite([0], b"\1", count=43)),

@@ -28,9 +28,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_a_version_with_the_mark_of_a_collector_in_a_mounted_bucket_is_refused(
-    root: Path,
-) -> None:
+def test_a_version_with_the_mark_of_a_collector_in_a_mounted_bucket_is_refused(root: Path) -> None:
     mark = root / "inner" / f"{ASIDE_MARK}0a1b2c3d"
     mark.write_bytes(b"aside")
     assert reason_of(root / "inner", root) is Reason.SOURCE_ABSENT

@@ -59,9 +59,7 @@ def is_finite(tmp_path: Path) -> Iterator[Callable[..., bool]]:
         yield passes
 
 
-def test_every_16_bit_number_is_classified_as_finite_or_not(
-    is_finite: Callable[..., bool],
-) -> None:
+def test_every_16_bit_number_is_classified_as_finite_or_not(is_finite: Callable[..., bool]) -> None:
     numbers: dict[str, list[int]] = {"F16": [], "BF16": []}
     others: dict[str, list[int]] = {"F16": [], "BF16": []}
     for bits, half, brain in floats_of_sixteen_bits():
@@ -76,8 +74,7 @@ def test_every_16_bit_number_is_classified_as_finite_or_not(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "letter", "largest"),
-    [("F32", "f", 0x7F7F_FFFF), ("F64", "d", 0x7FEF_FFFF_FFFF_FFFF)],
+    ("dtype", "letter", "largest"), [("F32", "f", 0x7F7F_FFFF), ("F64", "d", 0x7FEF_FFFF_FFFF_FFFF)]
 )
 def test_the_largest_finite_number_passes_and_the_next_one_fails(
     is_finite: Callable[..., bool], dtype: str, letter: str, largest: int

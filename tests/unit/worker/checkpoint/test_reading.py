@@ -260,9 +260,7 @@ except Refusal as refusal:
 """
 
 
-def test_a_file_rewritten_during_the_check_does_not_crash_the_process(
-    tmp_path: Path,
-) -> None:
+def test_a_file_rewritten_during_the_check_does_not_crash_the_process(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     data = b"\x01" * (8 << 20)
     damage.write_tensors(tmp_path / damage.WEIGHTS, {"a": ("U8", [len(data)], data)})

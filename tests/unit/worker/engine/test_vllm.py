@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.tiny import write_tiny
+from tests.support.worker_harness import failing
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.keeping import OwnPass
@@ -16,7 +17,7 @@ from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.engine.effect import Effect
 from fleet_worker.engine.records import Checksum
 from fleet_worker.engine.vllm import VllmEngine
-from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.errors import Refusal
 from fleet_worker.protocol import EngineInfo, PauseMode, Reason
 
 SEEN = {"compared": 4, "covered": 8, "changed": 2.0, "same": False, "why_not": ""}
@@ -92,12 +93,6 @@ def checkpoint(tmp_path: Path) -> Iterator[Checkpoint]:
     opened.close()
 
 
-async def failure_of(call: Any) -> EngineFailure:
-    with pytest.raises(EngineFailure) as failure:
-        await call
-    return failure.value
-
-
 @pytest.mark.parametrize("mode", list(PauseMode))
 async def test_a_pause_always_clears_the_cache(
     engine: VllmEngine, client: Client, mode: PauseMode
@@ -145,7 +140,7 @@ async def test_a_load_that_finds_other_bytes_reports_changed_files(
 ) -> None:
     changed = REFUSED | {"touched": True, "reason": "CheckpointChanged"}
     client.answers["rlfleet_load"] = [GOOD, changed]
-    failure = await failure_of(engine.load(checkpoint))
+    failure = await failing(engine.load(checkpoint))
 
     assert (failure.touched, failure.reason) == (True, Reason.CHECKPOINT_CHANGED)
 
@@ -278,7 +273,7 @@ async def test_an_update_without_all_parts_of_a_layer_is_not_finished(
     engine: VllmEngine, client: Client
 ) -> None:
     client.answers["rlfleet_layers_without_all_parts"] = [[], ["model.qkv_proj"]]
-    failure = await failure_of(engine.end_transfer())
+    failure = await failing(engine.end_transfer())
 
     assert failure.touched
     assert "model.qkv_proj" in failure.message
@@ -287,7 +282,7 @@ async def test_an_update_without_all_parts_of_a_layer_is_not_finished(
 
 async def test_the_error_of_one_process_fails_the_call(engine: VllmEngine, client: Client) -> None:
     client.answers["update_weights"] = [None, ValueError("a shape differs")]
-    failure = await failure_of(engine.receive({"names": []}))
+    failure = await failing(engine.receive({"names": []}))
 
     assert (failure.message, failure.touched) == ("a shape differs", True)
 
@@ -298,7 +293,7 @@ async def test_a_process_that_answers_to_another_call_fails_the_call(
 ) -> None:
     answers = [answer_of("rlfleet_probe", GOOD), answer]
     monkeypatch.setattr(client, "of_each_process", lambda *_: answers)
-    failure = await failure_of(engine.probe())
+    failure = await failing(engine.probe())
 
     assert failure.touched
 
@@ -307,7 +302,7 @@ async def test_a_load_that_every_process_refused_left_the_model_unchanged(
     engine: VllmEngine, client: Client, checkpoint: Checkpoint
 ) -> None:
     client.answers["rlfleet_load"] = [REFUSED]
-    failure = await failure_of(engine.load(checkpoint))
+    failure = await failing(engine.load(checkpoint))
 
     assert failure.touched is False
     assert "no such file" in failure.message
@@ -318,7 +313,7 @@ async def test_a_load_that_only_some_processes_did_changed_the_model(
 ) -> None:
     client.answers["rlfleet_load"] = [GOOD, REFUSED]
 
-    assert (await failure_of(engine.load(checkpoint))).touched is True
+    assert (await failing(engine.load(checkpoint))).touched is True
 
 
 async def test_a_load_without_an_answer_may_have_changed_the_model(
@@ -326,13 +321,13 @@ async def test_a_load_without_an_answer_may_have_changed_the_model(
 ) -> None:
     client.answers["rlfleet_load"] = RuntimeError("engine dead")
 
-    assert (await failure_of(engine.load(checkpoint))).touched is True
+    assert (await failing(engine.load(checkpoint))).touched is True
 
 
 async def test_a_failed_check_reports_what_it_saw(engine: VllmEngine, client: Client) -> None:
     bad = {"ok": False, "error": "the logits are infinite or not numbers"}
     client.answers["rlfleet_probe"] = [{"ok": True, "error": None}, bad]
-    failure = await failure_of(engine.probe())
+    failure = await failing(engine.probe())
 
     assert (failure.reason, failure.touched) == (Reason.PROBE_FAILED, True)
     assert "logits" in failure.message
@@ -366,7 +361,7 @@ async def test_all_caches_are_reset_and_a_cache_that_remains_is_a_failure(
     ]
     client.answers["reset_prefix_cache"] = False
 
-    assert (await failure_of(engine.reset_caches())).touched is True
+    assert (await failing(engine.reset_caches())).touched is True
 
 
 async def test_a_label_that_the_engine_does_not_accept_is_a_failure(
@@ -375,7 +370,7 @@ async def test_a_label_that_the_engine_does_not_accept_is_a_failure(
     await engine.set_version("7@3fa9c1d04b2e")
     assert client.label == "7@3fa9c1d04b2e"
     client.answers["update_weight_version"] = None
-    failure = await failure_of(engine.set_version("8@3fa9c1d04b2e"))
+    failure = await failing(engine.set_version("8@3fa9c1d04b2e"))
 
     assert failure.touched is True
     assert "@" not in failure.message, "the engine's labels are its own"
@@ -387,7 +382,7 @@ async def test_any_exception_of_the_client_becomes_an_engine_failure(
     engine: VllmEngine, client: Client, call: str
 ) -> None:
     client.answers["get_weight_version"] = client.answers["resume_generation"] = ValueError()
-    failure = await failure_of(getattr(engine, call)())
+    failure = await failing(getattr(engine, call)())
 
     assert (failure.touched, failure.message) == (False, "ValueError")
 
@@ -420,8 +415,5 @@ async def test_a_load_in_place_names_both_versions_and_says_why_a_process_refuse
     assert why == "the model is quantised"
     assert client.calls == [
         ("rlfleet_hold", {"links": links[0], "base": links[1], "room": 0, "samples": True}),
-        (
-            "rlfleet_load_in_place",
-            {"files": links[0], "base": links[1], "copies": {}, "casts": {}},
-        ),
+        ("rlfleet_load_in_place", {"files": links[0], "base": links[1], "copies": {}, "casts": {}}),
     ]

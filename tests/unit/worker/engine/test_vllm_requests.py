@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from tests.support.fake_modules import install
+from tests.support.worker_harness import failing, refused
 
 from fleet_worker.engine.records import EngineAdapter
 from fleet_worker.engine.vllm import VllmEngine
-from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import EngineInfo, Reason
 
 MAX_LENGTH = 64
@@ -177,10 +178,9 @@ async def test_a_prompt_must_leave_room_for_its_continuation_and_one_more_token(
         ids, made = await engine.sample("x" * length, max_tokens)
         assert len(ids) + len(made) + 1 <= MAX_LENGTH, "scored, it is a prompt that needs a token"
         return
-    with pytest.raises(Refusal) as refused:
-        await engine.sample("x" * length, max_tokens)
-    assert refused.value.reason is Reason.BAD_REQUEST
-    assert "xxx" not in refused.value.message, "a message holds no prompt"
+    refusal = await refused(engine.sample("x" * length, max_tokens))
+    assert refusal.reason is Reason.BAD_REQUEST
+    assert "xxx" not in refusal.message, "a message holds no prompt"
     assert client.prompts == []
 
 
@@ -226,11 +226,10 @@ async def test_a_failed_canary_prompt_left_the_weights_unchanged(
     engine: VllmEngine, client: FakeClient, ask: Callable[[VllmEngine], Awaitable[Any]]
 ) -> None:
     client.answers["generate"] = RuntimeError("out of blocks")
-    with pytest.raises(EngineFailure) as failed:
-        await ask(engine)
+    failure = await failing(ask(engine))
 
-    assert failed.value.touched is False
-    assert "out of blocks" in failed.value.message
+    assert failure.touched is False
+    assert "out of blocks" in failure.message
 
 
 # --- adapters -------------------------------------------------------------------------------------
@@ -329,11 +328,10 @@ async def test_a_failed_call_reports_whether_the_weights_may_have_changed(
     touches: bool,
 ) -> None:
     client.answers[name] = ConnectionError("the engine is gone")
-    with pytest.raises(EngineFailure) as failed:
-        await call(engine)
+    failure = await failing(call(engine))
 
-    assert failed.value.touched is touches
-    assert failed.value.message == "ConnectionError: the engine is gone"
+    assert failure.touched is touches
+    assert failure.message == "ConnectionError: the engine is gone"
 
 
 @pytest.mark.parametrize(

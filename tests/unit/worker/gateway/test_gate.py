@@ -63,7 +63,7 @@ async def test_each_choice_of_a_stream_is_stamped_at_its_end(port: FakePort, cut
     port.server.n = 2
     port.server.cut = cut
     port.server.prompts = [
-        [[FakeChoice(0), FakeChoice(1)], [ended(1, ("base", 0, 1))], [ended(0, ("base", 0, 2))]],
+        [[FakeChoice(0), FakeChoice(1)], [ended(1, ("base", 0, 1))], [ended(0, ("base", 0, 2))]]
     ]
     reply = await port.ask(stream=True)
 
@@ -108,9 +108,7 @@ async def test_the_header_of_a_stream_names_the_version_of_its_first_token(
     port.server.hold = asyncio.Event()
     asking = asyncio.create_task(port.ask(stream=True))
     await soon(lambda: serving.agent.quiescence.inside != 0)
-    await serving.stage("1")
-    await serving.pause()
-    await serving.load("1")
+    await serving.loaded_in_a_pause("1")
     await serving.resume("1")
     port.server.hold.set()
     reply = await asking

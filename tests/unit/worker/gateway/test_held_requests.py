@@ -12,14 +12,8 @@ import pytest
 from tests.support.fake_engine import touched
 from tests.support.fake_server import ONE, FakeChoice, FakePort, ended
 from tests.support.waiting import soon
-from tests.support.worker_harness import (
-    HOLDER,
-    TrainerHarness,
-    WorkerHarness,
-    refused,
-)
+from tests.support.worker_harness import HOLDER, TrainerHarness, WorkerHarness, failing, refused
 
-from fleet_worker.errors import EngineFailure
 from fleet_worker.http.asgi import Message
 from fleet_worker.protocol import ABORT_ROUTE, DATA_ROUTES, PauseMode, Phase, Reason
 
@@ -160,8 +154,7 @@ async def test_a_request_that_waits_for_a_worker_that_closes_is_sent_to_another(
         await harness.fence()
     elif end == "broken load":
         harness.engine.failures["load"] = [touched()]
-        with pytest.raises(EngineFailure):
-            await harness.load("1")
+        await failing(harness.load("1"))
     elif end == "lease after a load":
         await harness.load("1")
         harness.clock.now += 31
@@ -239,7 +232,7 @@ async def test_a_client_aborts_its_own_request_during_a_pause(held: Held, named:
 
 @pytest.mark.parametrize("ids", [None, ["mine"]], ids=["all", "by id"])
 async def test_a_trainer_ends_requests_that_wait(held: Held, ids: list[str] | None) -> None:
-    seat = TrainerHarness.of(held.harness).driver.seat
+    seat = TrainerHarness.of(held.harness).seat
     await seat.pause(HOLDER, PauseMode.KEEP)
     asking = await held.send(request_id="mine")
 
@@ -249,7 +242,7 @@ async def test_a_trainer_ends_requests_that_wait(held: Held, ids: list[str] | No
 
 
 async def test_the_answer_to_a_trainers_pause_counts_the_requests_that_wait(held: Held) -> None:
-    seat = TrainerHarness.of(held.harness).driver.seat
+    seat = TrainerHarness.of(held.harness).seat
     await seat.pause(HOLDER, PauseMode.KEEP)
     asking = await held.send()
 

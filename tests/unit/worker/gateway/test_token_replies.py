@@ -324,10 +324,7 @@ async def test_generate_with_text_output_names_its_tokens(port: FakePort) -> Non
     choice = {"index": 0, "token_ids": [0xE2], "logprobs": {"content": [entry]}}
     port.server.prompts, port.server.reply = [ONE], {"choices": [choice]}
     reply = await port.ask(
-        "/inference/v1/generate",
-        token_ids=[1],
-        sampling_params={"logprobs": 0},
-        output_mode="text",
+        "/inference/v1/generate", token_ids=[1], sampling_params={"logprobs": 0}, output_mode="text"
     )
 
     (named,) = reply.json()["choices"][0]["logprobs"]["content"]
@@ -377,9 +374,7 @@ async def test_a_responses_stream_delays_its_headers_until_the_first_token(
     port: FakePort, serving: WorkerHarness
 ) -> None:
     async def swap() -> None:
-        await serving.stage("1")
-        await serving.pause()
-        await serving.load("1")
+        await serving.loaded_in_a_pause("1")
         await serving.resume("1")
 
     port.server.early = [b'event: response.created\ndata: {"type":"response.created"}\n\n']
@@ -425,9 +420,7 @@ async def test_nvext_omits_what_the_engine_did_not_return(
     assert what in found.json()["error"]["message"]
 
 
-async def test_prompt_log_probabilities_may_be_on_the_choice_or_absent(
-    port: FakePort,
-) -> None:
+async def test_prompt_log_probabilities_may_be_on_the_choice_or_absent(port: FakePort) -> None:
     nvext = {"token_data": [5, 6], "extra_fields": ["prompt_logprobs"]}
     logprobs = [None, {"6": {"logprob": -3.0}}]
     on_choice = chat(choice={"prompt_logprobs": logprobs}, prompt_logprobs=None)

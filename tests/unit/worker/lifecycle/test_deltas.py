@@ -15,7 +15,7 @@ from tests.support.present import present
 from tests.support.slime_deltas import write_delta
 from tests.support.tiny import write_tiny
 from tests.support.waiting import soon
-from tests.support.worker_harness import WorkerHarness, refused
+from tests.support.worker_harness import WorkerHarness, failing, refused
 
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.errors import EngineFailure, Refusal
@@ -80,8 +80,7 @@ async def test_deltas_follow_one_another_from_what_the_worker_holds(
 
 
 async def test_deltas_without_digests_follow_a_full_version_that_the_worker_holds(
-    serving: WorkerHarness,
-    tmp_path: Path,
+    serving: WorkerHarness, tmp_path: Path
 ) -> None:
     run = Run(tmp_path)
     await swap(serving, "1", shutil.copytree(run.full(1, 2.0), tmp_path / "weight_v000001"))
@@ -97,8 +96,7 @@ async def test_deltas_without_digests_follow_a_full_version_that_the_worker_hold
 
 
 async def test_a_staged_version_is_the_base_of_the_next_before_it_is_loaded(
-    serving: WorkerHarness,
-    tmp_path: Path,
+    serving: WorkerHarness, tmp_path: Path
 ) -> None:
     run = Run(tmp_path)
     await serving.stage("1", run.add(1))
@@ -131,8 +129,7 @@ async def test_a_failed_load_goes_back_to_the_result_of_a_delta(
     await serving.stage("2", run.root / "weight_v000002")
     await serving.pause()
     serving.engine.failures["load"] = [EngineFailure("injected", touched=True)]
-    with pytest.raises(EngineFailure):
-        await serving.load("2")
+    await failing(serving.load("2"))
 
     assert serving.state.phase is Phase.JOINING
     assert serving.state.digest == run.digest(1)
@@ -140,8 +137,7 @@ async def test_a_failed_load_goes_back_to_the_result_of_a_delta(
 
 
 async def test_a_result_that_does_not_fit_next_to_the_weights_in_the_engine_is_refused(
-    serving: WorkerHarness,
-    tmp_path: Path,
+    serving: WorkerHarness, tmp_path: Path
 ) -> None:
     run = Run(tmp_path)
     first = run.add(1)
@@ -160,8 +156,7 @@ async def test_a_result_that_does_not_fit_next_to_the_weights_in_the_engine_is_r
 
 
 async def test_a_base_in_memory_is_read_from_its_files_if_the_result_needs_the_room(
-    serving: WorkerHarness,
-    tmp_path: Path,
+    serving: WorkerHarness, tmp_path: Path
 ) -> None:
     run = Run(tmp_path)
     full = shutil.copytree(run.full(1, 2.0), tmp_path / "weight_v000001")
@@ -194,8 +189,7 @@ async def test_a_state_says_how_much_was_read(serving: WorkerHarness, tmp_path: 
 
 
 async def test_a_result_with_another_digest_than_the_delta_names_is_refused(
-    serving: WorkerHarness,
-    tmp_path: Path,
+    serving: WorkerHarness, tmp_path: Path
 ) -> None:
     run = Run(tmp_path)
     before = open_descriptors()
@@ -226,8 +220,7 @@ async def test_a_store_that_hangs_keeps_no_memory_of_a_base(
 
 
 async def test_a_delta_without_its_base_is_refused_and_staged_once_it_is_there(
-    serving: WorkerHarness,
-    tmp_path: Path,
+    serving: WorkerHarness, tmp_path: Path
 ) -> None:
     run = Run(tmp_path)
     run.add(1)
@@ -245,8 +238,7 @@ async def test_a_delta_without_its_base_is_refused_and_staged_once_it_is_there(
 
 
 async def test_a_delta_that_its_base_made_bad_is_read_again_once_the_base_is_repaired(
-    serving: WorkerHarness,
-    tmp_path: Path,
+    serving: WorkerHarness, tmp_path: Path
 ) -> None:
     run = Run(tmp_path)
     base = shutil.copytree(run.full(1, 2.0), tmp_path / "weight_v000001")

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from tests.support.fake_engine import touched, untouched
-from tests.support.worker_harness import HOLDER, TrainerHarness, WorkerHarness, step
+from tests.support.worker_harness import HOLDER, TrainerHarness, WorkerHarness, failing, step
 
 from fleet_worker.engine.records import HeldBytes
-from fleet_worker.errors import EngineFailure
 from fleet_worker.lifecycle.settling import make_ready, settle
 from fleet_worker.lifecycle.weights import Received, Weights
 from fleet_worker.protocol import PauseMode, Phase, SwapTimings
@@ -121,10 +120,8 @@ async def test_a_call_in_place_that_fails_is_a_failed_load_and_the_next_one_is_f
 ) -> None:
     await swapped(in_place, "1")
     in_place.engine.failures["load_in_place"] = [touched("the engine did not answer")]
-    await in_place.stage("2")
-    await in_place.pause()
-    with pytest.raises(EngineFailure):
-        await in_place.load("2")
+    await in_place.staged_in_a_pause("2")
+    await failing(in_place.load("2"))
 
     assert in_place.engine.calls[-4:] == [
         f"load {in_place.root / '1'}",
@@ -142,12 +139,10 @@ async def test_a_full_load_that_touches_nothing_after_an_attempt_in_place_is_a_f
     await swapped(in_place, "1")
     in_place.engine.why_full = "one of two processes has other values"
     in_place.engine.failures["load"] = [untouched()]
-    await in_place.stage("2")
-    await in_place.pause()
-    with pytest.raises(EngineFailure) as failed:
-        await in_place.load("2")
+    await in_place.staged_in_a_pause("2")
+    failure = await failing(in_place.load("2"))
 
-    assert failed.value.touched
+    assert failure.touched
     assert in_place.engine.weights == str(in_place.root / "1")
     assert in_place.engine.calls[-4] == f"load {in_place.root / '1'}"
     assert not in_place.agent.is_open

@@ -26,7 +26,7 @@ from tests.support.slime_deltas import write_delta
 from tests.support.stagers import InspectorWithStagers
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 from tests.support.waiting import eventually
-from tests.support.worker_harness import stage_request
+from tests.support.worker_harness import refused, stage_request
 
 from fleet_worker.checkpoint import delta_chain, memory, peer_files, peer_server, peer_tls
 from fleet_worker.checkpoint.checkpoint import Checkpoint
@@ -148,15 +148,11 @@ async def test_a_worker_reads_from_no_peer_without_its_own_certificate(
     plain, parent = make("a"), make("b", certificate=ours)
     digest = (await plain.stage(wanted)).digest
     await parent.stage(wanted)
-    for given, holder, uid in (
-        (ours, plain, "a"),
-        (None, parent, "b"),
-        (others, parent, "b"),
-    ):
+    for given, holder, uid in ((ours, plain, "a"), (None, parent, "b"), (others, parent, "b")):
         child = make("c", certificate=given)
-        with pytest.raises(Refusal) as refused:
-            await child.stage(read_from(wanted, digest, peer(holder, uid)))
-        assert refused.value.reason is Reason.PEER_UNREADABLE
+        assert (
+            await refused(child.stage(read_from(wanted, digest, peer(holder, uid))))
+        ).reason is Reason.PEER_UNREADABLE
 
     child = make("d", certificate=ours)
     certificate(tmp_path / "tls")  # renewed in all of its mounts, while both run
@@ -172,13 +168,12 @@ async def test_an_expired_certificate_sends_workers_to_the_store_and_says_so(
     wanted = stage_request("1", write_tiny(tmp_path / "1"))
     digest = (await parent.stage(wanted)).digest
     expire(Path(ours.path), Path(ours.key))
-    with pytest.raises(Refusal):
-        await child.stage(read_from(wanted, digest, peer(parent, "a")))
-    (refused,) = child.refused_peers.all
+    await refused(child.stage(read_from(wanted, digest, peer(parent, "a"))))
+    (named,) = child.refused_peers.all
     found = await child.stage(read_from(wanted, digest))
 
-    assert (refused.pod_uid, refused.reason) == ("a", Reason.PEER_UNREADABLE)
-    assert "certificate has expired" in refused.message, "the words of OpenSSL"
+    assert (named.pod_uid, named.reason) == ("a", Reason.PEER_UNREADABLE)
+    assert "certificate has expired" in named.message, "the words of OpenSSL"
     assert (found.digest, found.read_from) == (digest, None)
 
 
@@ -309,13 +304,12 @@ async def test_only_workers_of_the_fleet_may_read(tmp_path: Path, make: Made) ->
     parent, stranger = make("a"), make("b", tokens=("another fleet",))
     wanted = stage_request("1", write_tiny(tmp_path / "1"))
     digest = (await parent.stage(wanted)).digest
-    with pytest.raises(Refusal) as refused:
-        await stranger.stage(read_from(wanted, digest, peer(parent, "a")))
-    assert refused.value.reason is Reason.PEER_UNREADABLE
+    assert (
+        await refused(stranger.stage(read_from(wanted, digest, peer(parent, "a"))))
+    ).reason is Reason.PEER_UNREADABLE
 
     # The signature is that for one pod.
-    with pytest.raises(Refusal):
-        await make("c").stage(read_from(wanted, digest, peer(parent, "b")))
+    await refused(make("c").stage(read_from(wanted, digest, peer(parent, "b"))))
 
 
 @pytest.mark.parametrize(("own", "others"), [(("1",), ("2", "1")), (("2", "1"), ("2",))])
@@ -429,10 +423,9 @@ async def test_a_worker_reports_a_peer_with_other_bytes_and_never_asks_it_again(
         ]
         await child.drop()
         asked = list(liar.asked)
-        with pytest.raises(Refusal) as refused:
-            await child.stage(read_from(wanted, digest, liar.peer))
+        refusal = await refused(child.stage(read_from(wanted, digest, liar.peer)))
 
-    assert refused.value.reason is Reason.PEER_UNREADABLE
+    assert refusal.reason is Reason.PEER_UNREADABLE
     assert liar.asked == asked
     assert child.staged is None
 
@@ -485,11 +478,10 @@ async def test_a_peer_whose_bytes_stay_out_is_not_asked_again(tmp_path: Path, ma
     child.silence_seconds = 0.5
     wanted = stage_request("1", write_tiny(tmp_path / "1"))
     digest = (await parent.stage(wanted)).digest
-    with pytest.raises(Refusal) as refused:
-        await child.stage(read_from(wanted, digest, peer(parent, "a")))
+    refusal = await refused(child.stage(read_from(wanted, digest, peer(parent, "a"))))
     is_over.set()
 
-    assert refused.value.reason is Reason.PEER_UNREADABLE
+    assert refusal.reason is Reason.PEER_UNREADABLE
     assert [each.pod_uid for each in child.refused_peers.all] == ["a"]
 
 
@@ -665,8 +657,7 @@ async def test_a_newer_version_ends_the_read_from_a_peer(tmp_path: Path, make: M
         )
         await asyncio.to_thread(eventually, lambda: slow.asked)
         newer = await child.stage(stage_request("2", write_tiny(tmp_path / "2", 2.0)))
-        with pytest.raises(Refusal):
-            await older
+        await refused(older)
 
     assert child.staged is newer
 

@@ -117,9 +117,7 @@ def becomes(monkeypatch: pytest.MonkeyPatch, server: Callable[[], None]) -> None
 # --- what is refused at once ------------------------------------------------------------------------
 
 
-def test_each_reserved_flag_is_named_when_the_start_fails(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_each_reserved_flag_is_named_when_the_start_fails(caplog: pytest.LogCaptureFixture) -> None:
     assert serve.serve(arguments("--port=1", "--max-model-len=9", "--enable-lora")) == 2
 
     assert "--port" in caplog.text

@@ -170,9 +170,7 @@ async def swapped(
     port.server.hold = asyncio.Event()
     asking = asyncio.create_task(port.ask(headers=headers, **body))
     await soon(lambda: harness.agent.quiescence.inside != 0)
-    await harness.stage("1")
-    await harness.pause()
-    await harness.load("1")
+    await harness.loaded_in_a_pause("1")
     await harness.resume("1")
     port.server.hold.set()
     return await asking
@@ -192,9 +190,7 @@ async def test_a_stream_that_continues_on_other_weights_ends_with_an_error(
     port: FakePort, serving: WorkerHarness
 ) -> None:
     async def swap() -> None:
-        await serving.stage("1")
-        await serving.pause()
-        await serving.load("1")
+        await serving.loaded_in_a_pause("1")
         await serving.resume("1")
 
     steps: Any = [[FakeChoice(0)], swap, [FakeChoice(0)], [ended(0, ("base", 0, 1), ("1", 1, 2))]]
@@ -309,7 +305,7 @@ async def test_a_minimum_compares_no_numbers_of_adapters_of_two_directories(
 ) -> None:
     """A request that came under one adapter gets the one that is served when it reaches the engine."""
     port = FakePort(serving.agent, names_no_runs=True)
-    files = TrainerHarness.of(serving).driver.files
+    files = TrainerHarness.of(serving).files
     await files.put_adapter(HOLDER, "tuned", str(lora.write("run-7/step_3")))
     port.server.hold, port.server.prompts = asyncio.Event(), [ONE]
     headers = {MINIMUM: "3"}

@@ -283,11 +283,7 @@ ABORTED_MESSAGE = [
 
 @pytest.mark.parametrize(
     ("dialect", "events"),
-    [
-        (Dialect.RESPONSE, RESPONSE),
-        (Dialect.MESSAGE, MESSAGE),
-        (Dialect.MESSAGE, ABORTED_MESSAGE),
-    ],
+    [(Dialect.RESPONSE, RESPONSE), (Dialect.MESSAGE, MESSAGE), (Dialect.MESSAGE, ABORTED_MESSAGE)],
 )
 def test_a_reply_without_choices_has_one_list_for_all_of_them(
     dialect: Dialect, events: list[tuple[Json, bool]]
@@ -445,9 +441,7 @@ async def test_a_whole_reply_that_cannot_be_translated_is_an_error(
 
 
 @pytest.mark.parametrize("begun", [0, 1, 3])
-async def test_a_stream_that_cannot_continue_ends_with_an_error(
-    begun: int,
-) -> None:
+async def test_a_stream_that_cannot_continue_ends_with_an_error(begun: int) -> None:
     calls = itertools.count()
 
     def chunk(content: Json) -> Json:

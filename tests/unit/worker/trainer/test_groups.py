@@ -14,12 +14,12 @@ from tests.support.worker_harness import (
     HOLDER,
     TrainerHarness,
     WorkerHarness,
+    failing,
     refused,
     start_worker,
 )
 
 from fleet_worker.checkpoint.identity import WeightName
-from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import PauseMode, Phase, Reason
 from fleet_worker.provenance.demands import demand_of
 from fleet_worker.trainer.transfers import TransferRoom
@@ -40,11 +40,11 @@ class Sender:
         return cls(harness, TrainerHarness.of(harness, room=ON))
 
     async def join(self, join_id: str | None = None) -> str:
-        return await self.trainer.driver.collective.join_transfer(HOLDER, {}, join_id)
+        return await self.trainer.collective.join_transfer(HOLDER, {}, join_id)
 
     async def send(self, version: str | None, weights: str = "") -> WeightName:
         """Send weights, by default others than ever before. Returns: their name in replies."""
-        collective = self.trainer.driver.collective
+        collective = self.trainer.collective
         await collective.begin_transfer(HOLDER)
         sent = weights or f"sent as number {len(self.harness.engine.calls)}"
         await collective.receive(HOLDER, {"weights": sent})
@@ -65,7 +65,7 @@ async def test_a_trainer_that_resumes_and_sends_a_version_again_gives_it_another
     await sender.send("40")
     before = await sender.send("41")
     label = serving.engine.raw_label
-    await sender.trainer.driver.collective.leave_transfer(HOLDER)
+    await sender.trainer.collective.leave_transfer(HOLDER)
     second = await sender.join()
     after = await sender.send("41")
 
@@ -116,7 +116,7 @@ async def test_the_state_shows_the_run_of_the_joined_group(serving: WorkerHarnes
     sender = Sender.of(serving)
     run = await sender.join()
     joined = sender.trainer.transfers.state
-    await sender.trainer.driver.collective.leave_transfer(HOLDER)
+    await sender.trainer.collective.leave_transfer(HOLDER)
     left = sender.trainer.transfers.state
 
     assert joined is not None
@@ -182,14 +182,14 @@ async def test_received_weights_are_named_again_in_a_run_in_which_the_name_is_fr
     sender = Sender.of(serving)
     run = await sender.join()
     await sender.send("41")
-    await sender.trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
-    collective = sender.trainer.driver.collective
+    await sender.trainer.seat.pause(HOLDER, PauseMode.KEEP)
+    collective = sender.trainer.collective
     await collective.begin_transfer(HOLDER)
     await collective.receive(HOLDER, {"weights": "others"})
     await collective.end_transfer(HOLDER, None)
-    await sender.trainer.driver.files.name_version(HOLDER, "41")
+    await sender.trainer.files.name_version(HOLDER, "41")
     assert serving.agent.name == WeightName("41", f"{run}.2")
-    await sender.trainer.driver.files.name_version(HOLDER, "43")
+    await sender.trainer.files.name_version(HOLDER, "43")
 
     assert serving.agent.name == WeightName("43", run)
 
@@ -207,7 +207,7 @@ async def test_a_checksum_that_fails_breaks_no_update_that_has_a_name(
 async def test_an_update_that_began_in_another_group_is_begun_again(serving: WorkerHarness) -> None:
     """The trainer has ended in the middle of an update. Parts of two runs would have one name."""
     sender = Sender.of(serving)
-    collective = sender.trainer.driver.collective
+    collective = sender.trainer.collective
     await sender.join()
     await collective.begin_transfer(HOLDER)
     run = await sender.join()
@@ -240,7 +240,7 @@ async def test_an_invalid_name_at_the_end_leaves_the_update_open_for_another_one
     serving: WorkerHarness,
 ) -> None:
     sender = Sender.of(serving)
-    collective = sender.trainer.driver.collective
+    collective = sender.trainer.collective
     run = await sender.join()
     await collective.begin_transfer(HOLDER)
     assert (await refused(collective.end_transfer(HOLDER, "no name"))).reason is Reason.BAD_REQUEST
@@ -253,8 +253,7 @@ async def test_a_join_that_fails_leaves_no_run(serving: WorkerHarness) -> None:
     sender = Sender.of(serving)
     await sender.join()
     serving.engine.failures["join_transfer"] = [touched()]
-    with pytest.raises(EngineFailure):
-        await sender.join()
+    await failing(sender.join())
 
     state = sender.trainer.transfers.state
     assert state is not None
@@ -263,10 +262,7 @@ async def test_a_join_that_fails_leaves_no_run(serving: WorkerHarness) -> None:
 
 JOINS = [
     ("/init_weight_transfer_engine", {"init_info": {"world_size": 2}}),
-    (
-        "/init_broadcaster",
-        {"host": "h", "port": 1, "rank_offset": 0, "inference_world_size": 1},
-    ),
+    ("/init_broadcaster", {"host": "h", "port": 1, "rank_offset": 0, "inference_world_size": 1}),
     ("/engine/init_weights_update_group", {"init_info": {"world_size": 2}}),
     ("/engine/update/init_weight_transfer_engine", {"init_info": {"world_size": 2}}),
 ]

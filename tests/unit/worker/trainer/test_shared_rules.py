@@ -39,12 +39,7 @@ async def test_a_cache_with_running_requests_is_dropped_only_if_they_are_stopped
 
 
 GROUP = {"host": "trainer", "port": 29500, "rank_offset": 4, "inference_world_size": 8}
-JOINED = {
-    "master_address": "trainer",
-    "master_port": 29500,
-    "rank_offset": 5,
-    "world_size": 9,
-}
+JOINED = {"master_address": "trainer", "master_port": 29500, "rank_offset": 5, "world_size": 9}
 
 
 @pytest.mark.parametrize(
