@@ -136,6 +136,13 @@ class WorkerHarness:
         await self.load(version)
         return path
 
+    async def swap(self, version: str, path: Path | None = None, **named: str) -> None:
+        """Bring a version into a worker that serves, call by call."""
+        await self.stage(version, path, **named)
+        await self.pause()
+        await self.load(version, **named)
+        await self.resume(version, **named)
+
     async def run_prompts(
         self, *prompts: str, compare_with: str = "base", **named: str
     ) -> PromptsReport | None:

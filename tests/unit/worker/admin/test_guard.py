@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 import pytest
 from tests.support.admin_ports import OperatorPort, TrainerPort
+from tests.support.refusals import refusal_from
 from tests.support.tiny import write_tiny
 from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.admin.addressing import MAX_SESSIONS, Taken
 from fleet_worker.admin.app import AdminApp
 from fleet_worker.admin.guard import BearerFile, Guard
-from fleet_worker.errors import Refusal
 from fleet_worker.protocol import (
     FENCE_PATH,
     HEADER_BODY_DIGEST,
@@ -91,15 +91,6 @@ class Signer:
             else proven
         )
         return reply
-
-
-@pytest.fixture
-async def admin(serving: WorkerHarness, tmp_path: Path) -> AsyncIterator[OperatorPort]:
-    token_file = tmp_path / "token"
-    token_file.write_text("right\n")
-    made = OperatorPort(serving, token_file)
-    yield made
-    await made.client.aclose()
 
 
 @pytest.fixture
@@ -264,8 +255,7 @@ def test_the_last_numbers_of_a_bounded_count_of_sessions_are_kept() -> None:
     taken = Taken("i")
     for session in range(MAX_SESSIONS + 1):
         taken.take("i", str(session), 5)
-    with pytest.raises(Refusal):
-        taken.take("i", str(MAX_SESSIONS), 5)
+    refusal_from(taken.take, "i", str(MAX_SESSIONS), 5)
 
     assert len(taken._numbers) == MAX_SESSIONS
 

@@ -137,8 +137,7 @@ async def test_a_malformed_body_is_a_client_error_on_every_route(
     trainer_port: TrainerPort, body: bytes
 ) -> None:
     """A client sends a call again after a 5xx, prime-rl ten times; a mistake of the caller is a 4xx."""
-    trainer_port.harness.agent.adapters._slots = 2
-    trainer_port.harness.agent.adapters.max_rank = 8
+    trainer_port.take_adapters()
     for method, path in trainer_port.routes:
         call = await RawCall(method, path + "x" * path.endswith("/"), [body]).to(trainer_port.app)
 
@@ -162,8 +161,7 @@ async def test_a_malformed_body_is_a_client_error_on_every_route(
 async def test_an_adapter_path_that_cannot_exist_is_an_error_that_dynamos_client_reads(
     trainer_port: TrainerPort, path: str, uri: str
 ) -> None:
-    trainer_port.harness.agent.adapters._slots = 2
-    trainer_port.harness.agent.adapters.max_rank = 8
+    trainer_port.take_adapters()
     status, reply = await trainer_port.post(path, lora_name="r", source={"uri": uri})
 
     assert (status, reply["status"]) == (200, "error")
@@ -261,8 +259,7 @@ async def test_a_caller_without_an_address_may_drive_the_worker(trainer_port: Tr
 
 @pytest.fixture
 async def roomy(trainer_port: TrainerPort) -> TrainerPort:
-    trainer_port.harness.agent.adapters._slots = 2
-    trainer_port.harness.agent.adapters.max_rank = 8
+    trainer_port.take_adapters()
     return trainer_port
 
 

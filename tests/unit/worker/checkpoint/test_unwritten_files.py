@@ -85,8 +85,7 @@ def make_staging(root: Path, model: Path) -> Staging:
 
 
 async def refusal_of(staging: Staging, path: Path, digest: str | None = None) -> Refusal:
-    refusal = await refused(staging.stage(stage_request(path.name, path, digest)))
-    return refusal
+    return await refused(staging.stage(stage_request(path.name, path, digest)))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import httpx
 import pytest
 from tests.support.fake_server import ONE, FakeChoice, FakePort, ended
 from tests.support.tiny import BASE_DIGEST
-from tests.support.worker_harness import WorkerHarness
 
 CHAT, TOKEN_CHAT, COMPLETION = (
     "/v1/chat/completions",
@@ -368,27 +367,6 @@ async def test_an_echo_with_log_probabilities_has_the_text_of_the_prompt(
     assert named["text"] == "abc"
     assert named["logprobs"]["tokens"] == ["a", "b", "c"]
     assert named["logprobs"]["text_offset"] == [0, 1, 2]
-
-
-async def test_a_responses_stream_delays_its_headers_until_the_first_token(
-    port: FakePort, serving: WorkerHarness
-) -> None:
-    async def swap() -> None:
-        await serving.loaded_in_a_pause("1")
-        await serving.resume("1")
-
-    port.server.early = [b'event: response.created\ndata: {"type":"response.created"}\n\n']
-    ending = {"type": "response.completed", "response": {"id": "x"}}
-    port.server.reply = [{"type": "response.output_text.delta", "delta": "a"}, ending]
-    steps: Any = [swap, [FakeChoice(0)], [ended(0, ("1", 0, 2))]]
-    port.server.prompts = [steps]
-    reply = await port.ask("/v1/responses", stream=True)
-
-    assert reply.headers["x-weight-version-start"] == "1"
-    kinds = [event["type"] for event in events_of(reply)[:-1] if isinstance(event, dict)]
-    assert kinds == ["response.created", "response.output_text.delta", "response.completed"]
-    assert '"weight_versions":[{"version":"1"' in reply.text
-    assert port.unlabelled() == 0
 
 
 @pytest.mark.parametrize("count", [0, 2])

@@ -129,19 +129,6 @@ async def test_a_version_that_broke_the_engine_is_no_longer_held(
     assert present(serving.agent.good.checkpoint).files, "what serves stays open"
 
 
-async def test_a_version_whose_files_changed_after_staging_is_no_longer_held(
-    serving: WorkerHarness,
-) -> None:
-    object.__setattr__(serving.agent.staging.rules, "budget_bytes", 0)
-    path = await serving.staged_in_a_pause("1")
-    staged = present(serving.agent.staging.staged)
-    write_tiny(path, 9.0)
-    assert (await refused(serving.load("1"))).reason is Reason.CHECKPOINT_CHANGED
-
-    await soon(lambda: staged.checkpoint.files == ())
-    assert serving.state.staged is None, "staging it again reads what is there now"
-
-
 async def test_restored_weights_report_no_cache_keys_of_the_broken_load(
     trainer: TrainerHarness,
 ) -> None:

@@ -25,10 +25,7 @@ def in_place(serving: WorkerHarness) -> WorkerHarness:
 async def swapped(worker: WorkerHarness, *versions: str) -> list[str]:
     """The calls that bring weights into the engine."""
     for version in versions:
-        await worker.stage(version)
-        await worker.pause()
-        await worker.load(version)
-        await worker.resume(version)
+        await worker.swap(version)
     return [call for call in worker.engine.calls if call.startswith(("load ", "change "))]
 
 

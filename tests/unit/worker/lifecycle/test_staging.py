@@ -11,6 +11,7 @@ import pytest
 from tests.support.clock import FakeClock
 from tests.support.descriptors import left_open, open_descriptors
 from tests.support.present import present
+from tests.support.refusals import refusal_from
 from tests.support.threads import threads_named
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 from tests.support.waiting import soon
@@ -129,9 +130,8 @@ async def test_a_stage_overtaken_at_its_end_releases_its_memory(tmp_path: Path) 
 
     slot = staging(tmp_path, TinyInspector(overtaken))
     before = open_descriptors()
-    assert (
-        await refused(slot.stage(stage_request("1", write_tiny(tmp_path / "1"))))
-    ).reason is Reason.SUPERSEDED
+    refusal = await refused(slot.stage(stage_request("1", write_tiny(tmp_path / "1"))))
+    assert refusal.reason is Reason.SUPERSEDED
     assert slot.staged is None
     assert not left_open(before)
 
@@ -402,12 +402,9 @@ async def test_the_files_of_a_reused_label_are_read_once_and_may_have_another_la
 async def test_a_staged_version_can_be_taken_once(tmp_path: Path) -> None:
     slot = staging(tmp_path)
     await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
-    with pytest.raises(Refusal) as refused:
-        slot.take(stage_request("2", tmp_path))
-    assert refused.value.reason is Reason.NOT_STAGED
-    assert refused.value.message.startswith(
-        "version 2 is not staged; version 1 with digest sha256:"
-    )
+    refusal = refusal_from(slot.take, stage_request("2", tmp_path))
+    assert refusal.reason is Reason.NOT_STAGED
+    assert refusal.message.startswith("version 2 is not staged; version 1 with digest sha256:")
 
     slot.take(stage_request("1", tmp_path))
     with pytest.raises(Refusal) as refused:

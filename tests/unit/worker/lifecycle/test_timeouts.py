@@ -61,9 +61,8 @@ def test_every_call_of_the_engine_has_a_limit_or_a_caller_that_sets_one() -> Non
 async def test_work_that_blocks_is_left_behind(hanging: threading.Event) -> None:
     threads = StoreThreads()
     assert await threads.run(lambda: 7) == 7
-    assert (await refused(threads.run(hanging.wait, within_seconds=SHORT))).reason is (
-        Reason.SOURCE_UNREADABLE
-    )
+    refusal = await refused(threads.run(hanging.wait, within_seconds=SHORT))
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
     with pytest.raises(KeyError):
         await threads.run(lambda: {}["x"])
 
@@ -308,20 +307,6 @@ async def test_the_end_of_a_lease_ends_a_transfer_that_hangs(serving: WorkerHarn
 
 def waits_for_the_lock(harness: WorkerHarness) -> bool:
     return bool(harness.agent.lock._waiters)
-
-
-async def test_sources_on_a_hanging_file_system_are_refused(
-    serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
-) -> None:
-    limit(serving, files_seconds=SHORT)
-    monkeypatch.setattr(Checkpoint, "read_all", lambda *_, **__: False)
-    await serving.staged_in_a_pause("1")
-    monkeypatch.setattr(Checkpoint, "check_unread", lambda *_: hanging.wait())
-    refusal = await refused(serving.load("1"))
-
-    assert refusal.reason is Reason.SOURCE_UNREADABLE
-    assert serving.state.phase is Phase.PAUSED
-    await serving.resume("base")
 
 
 @pytest.mark.parametrize(

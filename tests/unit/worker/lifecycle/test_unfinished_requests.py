@@ -115,17 +115,6 @@ async def test_a_load_while_joining_ends_requests_that_arrived_after_the_fence(
     assert joining.engine.running == 0
 
 
-async def test_a_load_while_paused_pauses_an_engine_that_was_resumed_from_outside(
-    serving: WorkerHarness,
-) -> None:
-    await serving.staged_in_a_pause("1")
-    serving.engine.paused = False
-    await serving.load("1")
-
-    assert serving.engine.paused
-    assert serving.state.version == "1"
-
-
 async def test_an_admission_is_refused_until_all_requests_have_ended(
     serving: WorkerHarness,
 ) -> None:

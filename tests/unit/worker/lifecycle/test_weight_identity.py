@@ -27,19 +27,12 @@ from fleet_worker.protocol import HuggingFaceSource, Phase, Reason, Source, Stag
 OTHER_HOLDER = "sha256:" + "0" * 64
 
 
-async def swap(harness: WorkerHarness, version: str, path: Path, run_id: str) -> None:
-    await harness.stage(version, path, run_id=run_id)
-    await harness.pause()
-    await harness.load(version, run_id=run_id)
-    await harness.resume(version, run_id=run_id)
-
-
 async def test_the_same_number_of_another_run_is_loaded(serving: WorkerHarness) -> None:
     """Also while the one before serves: a run that is begun again counts from 0."""
     digests, labels = [], []
     for run_id, value in (("run-7", 1.0), ("run-8", 2.0)):
         path = write_tiny(serving.root / run_id / "step_40", value)
-        await swap(serving, "40", path, run_id)
+        await serving.swap("40", path, run_id=run_id)
         state = serving.state
         assert (state.version, state.run_id, state.phase) == ("40", run_id, Phase.SERVING)
         assert serving.engine.weights == str(path)
@@ -53,7 +46,7 @@ async def test_the_same_bytes_of_two_runs_are_two_versions(serving: WorkerHarnes
     path = write_tiny(serving.root / "first", 1.0)
     labels = []
     for run_id in ("run-7", "run-8"):
-        await swap(serving, "0", path, run_id)
+        await serving.swap("0", path, run_id=run_id)
         assert serving.state.run_id == run_id
         labels.append(serving.engine.raw_label)
 
@@ -64,7 +57,7 @@ async def test_other_bytes_under_a_version_of_the_same_run_are_refused_without_a
     serving: WorkerHarness,
 ) -> None:
     path = write_tiny(serving.root / "current", 1.0)
-    await swap(serving, "43", path, "run-7")
+    await serving.swap("43", path, run_id="run-7")
     before = serving.state.digest
     write_tiny(path, 2.0)
     for again in (path, write_tiny(serving.root / "elsewhere", 3.0)):
@@ -78,9 +71,9 @@ async def test_other_bytes_under_a_version_of_the_same_run_are_refused_without_a
 
 
 async def test_the_same_bytes_at_another_path_are_the_same_version(serving: WorkerHarness) -> None:
-    await swap(serving, "43", write_tiny(serving.root / "a", 1.0), "run-7")
+    await serving.swap("43", write_tiny(serving.root / "a", 1.0), run_id="run-7")
     first = serving.state.digest
-    await swap(serving, "43", write_tiny(serving.root / "b", 1.0), "run-7")
+    await serving.swap("43", write_tiny(serving.root / "b", 1.0), run_id="run-7")
 
     assert serving.state.digest == first
 
@@ -90,7 +83,7 @@ async def test_a_rewritten_path_is_read_again_before_it_counts_as_the_same(
 ) -> None:
     """Also when no check refuses anything: the same bytes, written again."""
     path = write_tiny(serving.root / "current", 1.0)
-    await swap(serving, "43", path, "run-7")
+    await serving.swap("43", path, run_id="run-7")
     await serving.stage("43", path, run_id="run-7")
     assert serving.state.staged is None, "the files are as they were"
     write_tiny(path, 1.0)
@@ -155,9 +148,8 @@ async def test_a_staged_version_is_not_loaded_once_its_label_names_other_weights
     other = {"digest": staged.digest, "holder": HOLDER}
     assert (await refused(serving.load("43", **other))).reason is Reason.VERSION_REUSED
     await serving.resume("43", holder=HOLDER)
-    assert (
-        await refused(serving.apply("43", digest=staged.digest))
-    ).reason is Reason.VERSION_REUSED
+    refusal = await refused(serving.apply("43", digest=staged.digest))
+    assert refusal.reason is Reason.VERSION_REUSED
     assert serving.state.digest == loaded
 
 
@@ -232,7 +224,7 @@ async def test_a_loaded_version_is_not_opened_for_another_run_or_digest(
 
 
 async def test_loading_the_loaded_version_checks_its_run_and_digest(serving: WorkerHarness) -> None:
-    await swap(serving, "40", write_tiny(serving.root / "a", 1.0), "run-7")
+    await serving.swap("40", write_tiny(serving.root / "a", 1.0), run_id="run-7")
     digest = serving.state.digest
     await serving.stage("40", write_tiny(serving.root / "b", 2.0), run_id="run-8")
     await serving.pause()
@@ -265,9 +257,9 @@ async def test_work_in_progress_and_failures_name_their_run(serving: WorkerHarne
 async def test_a_canary_report_names_its_run_after_a_load_of_the_next(
     serving: WorkerHarness,
 ) -> None:
-    await swap(serving, "40", write_tiny(serving.root / "a", 1.0), "run-7")
+    await serving.swap("40", write_tiny(serving.root / "a", 1.0), run_id="run-7")
     assert await serving.run_prompts() is not None
-    await swap(serving, "40", write_tiny(serving.root / "b", 2.0), "run-8")
+    await serving.swap("40", write_tiny(serving.root / "b", 2.0), run_id="run-8")
 
     reported = present(serving.state.probe)
     assert (reported.version, reported.run_id) == ("40", "run-7")

@@ -268,6 +268,7 @@ RESPONSE = [
     ({"type": "response.output_text.delta", "delta": '"type":"response.completed"'}, False),
     ({"type": "response.completed", "response": {"id": "r", "error": None}}, True),
 ]
+CUT_OFF = [({"type": "response.incomplete", "response": {"id": "r", "error": None}}, True)]
 MESSAGE = [
     ({"type": "message_start", "message": {"stop_reason": None}}, False),
     ({"type": "content_block_delta", "delta": {"text": 'stop_reason":"'}}, False),
@@ -283,7 +284,12 @@ ABORTED_MESSAGE = [
 
 @pytest.mark.parametrize(
     ("dialect", "events"),
-    [(Dialect.RESPONSE, RESPONSE), (Dialect.MESSAGE, MESSAGE), (Dialect.MESSAGE, ABORTED_MESSAGE)],
+    [
+        (Dialect.RESPONSE, RESPONSE),
+        (Dialect.RESPONSE, CUT_OFF),
+        (Dialect.MESSAGE, MESSAGE),
+        (Dialect.MESSAGE, ABORTED_MESSAGE),
+    ],
 )
 def test_a_reply_without_choices_has_one_list_for_all_of_them(
     dialect: Dialect, events: list[tuple[Json, bool]]

@@ -153,9 +153,8 @@ async def test_a_bad_directory_is_refused_without_an_effect(trainer: TrainerHarn
     path = Path(step(trainer, 5))
     os.truncate(path / "model.safetensors", 40)
 
-    assert (await refused(trainer.files.load(HOLDER, str(path)))).reason is (
-        Reason.CHECKPOINT_TRUNCATED
-    )
+    refusal = await refused(trainer.files.load(HOLDER, str(path)))
+    assert refusal.reason is Reason.CHECKPOINT_TRUNCATED
     await trainer.seat.resume(HOLDER)
     assert trainer.harness.state.version == "base"
 

@@ -346,9 +346,8 @@ async def test_nothing_resumes_during_an_update(serving: WorkerHarness) -> None:
     await trainer.begin_update()
 
     assert (await refused(trainer.seat.resume(HOLDER))).reason is Reason.WRONG_PHASE
-    assert (
-        await refused(trainer.collective.receive(OTHER_HOLDER, {}))
-    ).reason is Reason.HELD_BY_ANOTHER
+    refusal = await refused(trainer.collective.receive(OTHER_HOLDER, {}))
+    assert refusal.reason is Reason.HELD_BY_ANOTHER
 
 
 async def test_an_update_needs_a_group_and_a_begin(serving: WorkerHarness) -> None:
@@ -357,9 +356,8 @@ async def test_an_update_needs_a_group_and_a_begin(serving: WorkerHarness) -> No
     assert (await refused(trainer.collective.begin_transfer(HOLDER))).reason is Reason.WRONG_PHASE
     await trainer.collective.join_transfer(HOLDER, {})
     assert (await refused(trainer.collective.receive(HOLDER, {}))).reason is Reason.WRONG_PHASE
-    assert (
-        await refused(trainer.collective.end_transfer(HOLDER, None))
-    ).reason is Reason.WRONG_PHASE
+    refusal = await refused(trainer.collective.end_transfer(HOLDER, None))
+    assert refusal.reason is Reason.WRONG_PHASE
     assert serving.state.phase is Phase.SERVING
 
 

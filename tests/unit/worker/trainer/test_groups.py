@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -219,18 +218,16 @@ async def test_an_update_that_began_in_another_group_is_begun_again(serving: Wor
 
 
 async def test_an_invalid_name_is_refused_at_the_start_and_the_engine_is_not_touched(
-    serving: WorkerHarness, tmp_path: Path
+    transfer_port: TrainerPort, serving: WorkerHarness
 ) -> None:
-    port = TrainerPort(serving, tmp_path, room=ON)
     joined: dict[str, Any] = {"init_info": {"world_size": 2}}
-    assert (await port.post("/init_weight_transfer_engine", **joined))[0] == 200
+    assert (await transfer_port.post("/init_weight_transfer_engine", **joined))[0] == 200
     calls = list(serving.engine.calls)
     bad = {"weight_version": "no name"}
-    status, _ = await port.post("/start_weight_update", **bad)
+    status, _ = await transfer_port.post("/start_weight_update", **bad)
     step = {"engine_rpc": "start_weight_update", "allow_unpaused": True}
     by_dynamo = {**step, "reset_prefix_cache": False, **bad}
-    _, reply = await port.post("/engine/update_weights_from_distributed", **by_dynamo)
-    await port.client.aclose()
+    _, reply = await transfer_port.post("/engine/update_weights_from_distributed", **by_dynamo)
 
     assert (status, reply["reason"]) == (400, "BadRequest")
     assert (serving.engine.calls, serving.state.phase) == (calls, Phase.SERVING)
@@ -270,15 +267,13 @@ JOINS = [
 
 @pytest.mark.parametrize(("path", "body"), JOINS, ids=[path for path, _ in JOINS])
 async def test_the_answers_of_each_dialect_name_the_run(
-    serving: WorkerHarness, tmp_path: Path, path: str, body: dict[str, Any]
+    transfer_port: TrainerPort, serving: WorkerHarness, path: str, body: dict[str, Any]
 ) -> None:
-    port = TrainerPort(serving, tmp_path, room=ON)
-    joins = [await port.post(path, **body, join_id=f"of join {n}") for n in (1, 2, 2)]
+    joins = [await transfer_port.post(path, **body, join_id=f"of join {n}") for n in (1, 2, 2)]
     (_, first), (_, second), (_, repeated) = joins
     begin, end = "/start_weight_update", "/finish_weight_update"
-    assert (await port.post(begin))[0] == 200
-    _, finished = await port.post(end, weight_version="41")
-    await port.client.aclose()
+    assert (await transfer_port.post(begin))[0] == 200
+    _, finished = await transfer_port.post(end, weight_version="41")
 
     assert first["run_id"] != second["run_id"] == finished["run_id"]
     assert "BadRequest" in str(repeated), "a text of an earlier group names no other group"
