@@ -126,14 +126,11 @@ async def test_a_call_for_another_pod_is_refused_without_an_effect(
     assert admin.refused == [Reason.WRONG_POD]
 
 
-async def test_a_get_for_another_pod_is_refused(signer: Signer) -> None:
+async def test_a_get_for_another_pod_or_a_call_for_no_pod_is_refused(signer: Signer) -> None:
     question = replace(signer, method="GET", path=STATE_PATH, body=b"", pod_uid="uid-7")
 
-    assert reason(await question.call()) == "WrongPod"
-
-
-async def test_a_signed_call_that_names_no_pod_is_refused(signer: Signer) -> None:
-    assert reason(await replace(signer, pod_uid="").call()) == "WrongPod"
+    for call in (question, replace(signer, pod_uid="")):
+        assert reason(await call.call()) == "WrongPod"
 
 
 async def test_a_call_with_a_token_for_another_pod_is_refused(admin: OperatorPort) -> None:

@@ -158,6 +158,26 @@ async def test_beam_search_is_refused(port: FakePort) -> None:
         await port.ask()
 
 
+async def test_a_cancelled_reply_closes_the_engines_stream() -> None:
+    closed = asyncio.Event()
+
+    async def endless(*_: object, **__: object) -> AsyncGenerator[Any, None]:
+        try:
+            while True:
+                yield SimpleNamespace(
+                    outputs=[FakeChoice(0)], num_cached_tokens=0, lora_request=None
+                )
+        finally:
+            closed.set()
+
+    names = WeightNames()
+    with collecting(names, lambda: WeightName("1"), KeptCache()):
+        stream = tracked(endless, names)([], None, "x")
+        await anext(stream)
+        await stream.aclose()
+    assert closed.is_set()
+
+
 @pytest.mark.parametrize("follows", [False, True])
 async def test_a_stream_follows_the_weights_of_its_tokens_only_if_the_reply_demands_some(
     *, follows: bool

@@ -123,8 +123,11 @@ async def test_a_version_that_broke_the_engine_is_no_longer_held(
     staged = present(serving.agent.staging.staged)
     error: Any = ValueError("a mistake") if mistake else touched()
     serving.engine.failures["load"] = [error]
-    await failing(serving.load("1"))
+    failure = await failing(serving.load("1"))
 
+    assert ("ValueError" in failure.message) is mistake
+    assert (serving.agent.phase, serving.agent.version) == (Phase.JOINING, "base")
+    assert serving.engine.label == "base"
     await soon(lambda: staged.checkpoint.files == ())
     assert present(serving.agent.good.checkpoint).files, "what serves stays open"
 

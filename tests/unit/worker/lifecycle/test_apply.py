@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support.fake_engine import touched
 from tests.support.tiny import write_tiny
 from tests.support.waiting import soon
-from tests.support.worker_harness import WorkerHarness, failing, refused
+from tests.support.worker_harness import WorkerHarness, refused
 
 from fleet_worker.protocol import PauseMode, Phase, Reason
 
@@ -59,18 +58,6 @@ async def test_after_a_refused_apply_the_worker_serves_its_old_weights(
     assert (state.phase, state.version, state.pause) == (Phase.SERVING, "base", None)
     assert serving.engine.calls == ["pause keep", "resume"]
     assert state.load_failure is not None
-
-
-async def test_an_apply_that_breaks_the_engine_ends_behind_a_closed_latch(
-    serving: WorkerHarness,
-) -> None:
-    await serving.stage("1")
-    serving.engine.failures["probe"] = [touched()]
-    await failing(serving.apply("1"))
-
-    state = serving.state
-    assert (state.phase, state.admitted, state.version) == (Phase.JOINING, False, "base")
-    assert serving.engine.paused
 
 
 async def test_an_apply_that_is_fenced_does_not_serve(serving: WorkerHarness) -> None:

@@ -67,16 +67,6 @@ async def test_the_first_load_after_a_start_on_files_is_a_full_one_and_says_why(
     assert timings(in_place).why_full == "the version in the engine is not in memory"
 
 
-async def test_the_engine_compares_a_staged_version_with_the_one_that_it_has(
-    in_place: WorkerHarness,
-) -> None:
-    await swapped(in_place, "1")
-    path = await in_place.stage("2")
-
-    assert in_place.engine.held[-1] == str(path)
-    assert in_place.engine.compared[-1] == str(in_place.root / "1")
-
-
 async def test_what_differs_is_part_of_the_staging_memory(in_place: WorkerHarness) -> None:
     await swapped(in_place, "1")
     agent, engine = in_place.agent, in_place.engine
@@ -86,8 +76,10 @@ async def test_what_differs_is_part_of_the_staging_memory(in_place: WorkerHarnes
     agent.staging.rules = rules
     engine.holds = [HeldBytes(is_done=True, line="")]  # of the stage, before it reads
     engine.holds += [HeldBytes(False, "x"), HeldBytes(True, "x", changes_bytes=60)]
-    await in_place.stage("2")
+    path = await in_place.stage("2")
 
+    assert engine.held[-1] == str(path)
+    assert engine.compared[-1] == str(in_place.root / "1"), "the version that it has"
     assert engine.rooms[-2:] == [100, 100]
     assert agent.memory_left() == 40
     await make_ready(agent)

@@ -124,7 +124,9 @@ async def test_a_failed_load_is_let_go_behind_the_closed_latch(watched: WorkerHa
     watched.engine.failures["probe"] = [touched()]
     await failing(watched.apply("1"))
 
-    assert watched.state.phase is Phase.JOINING
+    state = watched.state
+    assert (state.phase, state.admitted, state.version) == (Phase.JOINING, False, "base")
+    assert watched.engine.paused
     await settled(watched)
     assert last_held(watched) is None
     assert watched.state.effect is None, "the version before was loaded again"

@@ -56,15 +56,6 @@ def staging(root: Path, inspector: TinyInspector | None = None, budget: int = 1 
     return Staging(rules, Labels(), FakeClock(), make_room)
 
 
-async def test_a_good_version_is_staged(tmp_path: Path) -> None:
-    slot = staging(tmp_path)
-    await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
-
-    assert present(slot.staged).version == "1"
-    assert present(slot.staged).in_memory
-    assert slot.running is None
-
-
 async def test_staging_the_same_version_again_returns_at_once(tmp_path: Path) -> None:
     inspector = TinyInspector()
     slot = staging(tmp_path, inspector)

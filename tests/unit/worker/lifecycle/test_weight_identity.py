@@ -236,24 +236,6 @@ async def test_loading_the_loaded_version_checks_its_run_and_digest(serving: Wor
     assert (serving.state.run_id, serving.state.digest != digest) == ("run-8", True)
 
 
-async def test_work_in_progress_and_failures_name_their_run(serving: WorkerHarness) -> None:
-    await serving.stage("40", run_id="run-7")
-    await serving.pause()
-    seen = []
-    probe = serving.engine.probe
-
-    async def watched() -> None:
-        seen.append(serving.state.operation)
-        await probe()
-
-    serving.engine.probe = watched
-    await serving.load("40")
-
-    (operation,) = seen
-    assert operation is not None
-    assert (operation.kind, operation.version, operation.run_id) == ("load", "40", "run-7")
-
-
 async def test_a_canary_report_names_its_run_after_a_load_of_the_next(
     serving: WorkerHarness,
 ) -> None:

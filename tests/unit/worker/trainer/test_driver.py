@@ -298,18 +298,6 @@ async def test_a_number_from_another_directory_belongs_to_another_run(
     assert len(labels) == 2, "two runs' tokens would make one span"
 
 
-async def test_a_directory_rewritten_with_the_same_bytes_is_the_same_version(
-    trainer: TrainerHarness,
-) -> None:
-    path = step(trainer, 5)
-    await trainer.files.load(HOLDER, path)
-    first = trainer.harness.state.digest
-    step(trainer, 5)
-    await trainer.files.load(HOLDER, path)
-
-    assert trainer.harness.state.digest == first
-
-
 async def test_a_refused_load_of_another_run_cannot_be_named_by_its_number(
     trainer: TrainerHarness,
 ) -> None:

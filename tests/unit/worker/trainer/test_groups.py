@@ -136,14 +136,6 @@ async def test_a_demand_names_the_run_of_a_group(serving: WorkerHarness) -> None
     assert not demand_of(None, "3").bound_to(first, by_scope=True).is_met_by(again)
 
 
-async def test_a_minimum_is_met_by_later_versions_of_the_same_group(serving: WorkerHarness) -> None:
-    sender = Sender.of(serving)
-    await sender.join()
-    first, later = await sender.send("41"), await sender.send("42")
-
-    assert demand_of(None, "41").bound_to(first, by_scope=True).is_met_by(later)
-
-
 @pytest.mark.parametrize("known", [True, False], ids=["by all values", "not all values are known"])
 async def test_a_version_that_comes_again_in_its_group_never_names_two_sets_of_weights(
     serving: WorkerHarness, known: bool
