@@ -11,7 +11,7 @@ from fleet_worker import __main__ as program
 
 
 def parsed(command: str, *flags: object) -> argparse.Namespace:
-    """What a command gets of its command line, instead of running."""
+    """The parsed command line of a command, which does not run."""
     seen: list[argparse.Namespace] = []
 
     def note(given: argparse.Namespace) -> int:

@@ -325,7 +325,7 @@ OTHERS = itertools.product(
         ("mine", "mine_1", 200),
     ],
 )
-async def test_only_who_aborts_its_own_request_gets_a_reply_without_tokens(
+async def test_a_reply_without_tokens_is_for_the_client_that_aborted_its_own_request(
     port: FakePort, abort: str, engine_id: str, status: int
 ) -> None:
     port.server.prompts = []
