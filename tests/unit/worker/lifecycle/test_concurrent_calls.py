@@ -296,6 +296,20 @@ async def test_a_stage_during_a_load_waits_and_can_be_loaded_next(serving: Worke
     assert serving.engine.label == "22"
 
 
+async def test_a_load_that_fails_with_an_unchanged_model_keeps_only_the_newer_stage(
+    serving: WorkerHarness,
+) -> None:
+    await serving.staged_in_a_pause("1")
+    serving.engine.failures["load"] = [untouched()]
+    older = present(serving.agent.staging.staged)
+    async with held(serving, "load", serving.load("1")) as load:
+        await serving.stage("22")
+    await failing(load)
+
+    assert present(serving.state.staged).version == "22"
+    await soon(lambda: older.checkpoint.files == ())
+
+
 async def test_the_served_version_staged_from_another_path_is_checked_again(
     serving: WorkerHarness,
 ) -> None:
