@@ -87,6 +87,10 @@ class TrainerPort:
         transport = httpx.ASGITransport(self.app, client=(address, 1))
         return httpx.AsyncClient(transport=transport, base_url="http://worker", headers=headers)
 
+    def take_adapters(self) -> None:
+        """From now on the worker has slots for adapters."""
+        self.harness.agent.adapters._slots, self.harness.agent.adapters.max_rank = 2, 8
+
     def start_again(self, instance: str) -> None:
         """From now on this is another process of the pod, as far as calls tell."""
         self.harness.instance = instance

@@ -16,7 +16,7 @@ from tests.support.clock import FakeClock
 from tests.support.fake_engine import FakeEngine
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 
-from fleet_worker.errors import Refusal
+from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lifecycle.agent import Agent
 from fleet_worker.lifecycle.metrics import WorkerMetrics
 from fleet_worker.lifecycle.state_document import StateGauges, state_of
@@ -49,6 +49,13 @@ async def refused(call: Any) -> Refusal:
     with pytest.raises(Refusal) as refusal:
         await call
     return refusal.value
+
+
+async def failing(call: Any) -> EngineFailure:
+    """How a call failed in the engine."""
+    with pytest.raises(EngineFailure) as failure:
+        await call
+    return failure.value
 
 
 @dataclass
@@ -117,6 +124,25 @@ class WorkerHarness:
         request = FenceRequest(reason="a test", drain_timeout_seconds=drain, epoch=self.epoch())
         await self.agent.fence(request)
 
+    async def staged_in_a_pause(self, version: str) -> Path:
+        """Stage a version, and pause for its load."""
+        path = await self.stage(version)
+        await self.pause()
+        return path
+
+    async def loaded_in_a_pause(self, version: str) -> Path:
+        """Stage a version, pause, and load it."""
+        path = await self.staged_in_a_pause(version)
+        await self.load(version)
+        return path
+
+    async def swap(self, version: str, path: Path | None = None, **named: str) -> None:
+        """Bring a version into a worker that serves, call by call."""
+        await self.stage(version, path, **named)
+        await self.pause()
+        await self.load(version, **named)
+        await self.resume(version, **named)
+
     async def run_prompts(
         self, *prompts: str, compare_with: str = "base", **named: str
     ) -> PromptsReport | None:
@@ -138,6 +164,20 @@ class TrainerHarness:
     harness: WorkerHarness
     driver: Driver
     transfers: Transfers
+
+    def __post_init__(self) -> None:
+        driver = self.driver
+        self.seat, self.files, self.collective = driver.seat, driver.files, driver.collective
+
+    async def begin_update(self) -> None:
+        """Join a group, and begin an update over it."""
+        await self.collective.join_transfer(HOLDER, {})
+        await self.collective.begin_transfer(HOLDER)
+
+    async def update(self, label: str | None) -> None:
+        """Send a whole update over a new group."""
+        await self.begin_update()
+        await self.collective.end_transfer(HOLDER, label)
 
     @classmethod
     def of(cls, harness: WorkerHarness, **options: Any) -> TrainerHarness:

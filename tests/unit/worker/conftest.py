@@ -13,6 +13,8 @@ from tests.support.fake_server import FakePort
 from tests.support.stagers import InspectorWithStagers
 from tests.support.worker_harness import TrainerHarness, WorkerHarness, start_worker
 
+from fleet_worker.trainer.transfers import TransferRoom
+
 
 @pytest.fixture(autouse=True)
 def _import_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,5 +77,13 @@ async def port(serving: WorkerHarness) -> AsyncIterator[FakePort]:
 async def trainer_port(serving: WorkerHarness, tmp_path: Path) -> AsyncIterator[TrainerPort]:
     """The admin port of a worker that serves, with the routes of all trainers."""
     made = TrainerPort(serving, tmp_path)
+    yield made
+    await made.client.aclose()
+
+
+@pytest.fixture
+async def transfer_port(serving: WorkerHarness, tmp_path: Path) -> AsyncIterator[TrainerPort]:
+    """The same of a worker that may take weights over a collective."""
+    made = TrainerPort(serving, tmp_path, room=TransferRoom("own"))
     yield made
     await made.client.aclose()

@@ -213,9 +213,7 @@ async def test_a_worker_that_started_on_other_weights_reports_the_reason_in_its_
     assert state.stage_failure.reason is Reason.DIGEST_MISMATCH
 
 
-async def test_the_admin_port_answers_on_the_bound_socket_with_the_whole_state(
-    put: Put,
-) -> None:
+async def test_the_admin_port_answers_on_the_bound_socket_with_the_whole_state(put: Put) -> None:
     await put.together()
     status, state = await put.admin("GET", "/v1/worker/state")
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+from tests.support.refusals import refusal_from
 
 from fleet_worker.checkpoint.configuration import check_config, config_differences
 from fleet_worker.checkpoint.format import TensorSpec
@@ -19,15 +20,7 @@ from fleet_worker.checkpoint.tensors import check_tensors
 from fleet_worker.checkpoint.weight_sets import check_tensors_once, chosen_set
 from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.authority import PauseLease, check_holder, newest
-from fleet_worker.lifecycle.canary_report import (
-    Answers,
-    Continuation,
-    Position,
-    divergence,
-    repetition,
-    report,
-)
-from fleet_worker.process.start import Wanted, choose_start
+from fleet_worker.lifecycle.canary_report import Answers, Continuation, Position, divergence, report
 from fleet_worker.protocol import (
     MAX_TERM,
     Epoch,
@@ -118,14 +111,6 @@ def test_tokens_that_pass_a_demand_have_the_versions_in_its_headers(
         assert reached >= wanted
 
 
-@given(st.integers(0, 10**17), st.integers(0, 10**17))
-def test_later_versions_meet_the_demands_that_earlier_ones_meet(wanted: int, version: int) -> None:
-    demand = demand_of(None, f"step_{wanted}")
-
-    assert demand.is_met_by(WeightName(str(version))) == (version >= wanted)
-    assert demand.is_met_by(WeightName(str(wanted)))
-
-
 # --- epochs and leases ------------------------------------------------------------------------------
 
 EPOCHS = st.builds(Epoch, term=st.integers(0, 3), sequence=st.integers(0, 3))
@@ -137,8 +122,7 @@ def test_the_accepted_epoch_never_decreases(calls: list[Epoch]) -> None:
     for call in calls:
         late = seen is not None and (call.term, call.sequence) < (seen.term, seen.sequence)
         if late:
-            with pytest.raises(Refusal):
-                newest(seen, call)
+            refusal_from(newest, seen, call)
         else:
             seen = newest(seen, call)
             assert seen == call
@@ -160,9 +144,8 @@ def test_only_the_holder_may_drive_until_the_lease_ends(
         if each.has_expired(now):
             check_holder(each, "another", now)
             continue
-        with pytest.raises(Refusal) as refused:
-            check_holder(each, "another", now)
-        assert refused.value.retry_after_seconds == each.remaining(now)
+        refusal = refusal_from(check_holder, each, "another", now)
+        assert refusal.retry_after_seconds == each.remaining(now)
 
 
 # --- what fits --------------------------------------------------------------------------------------
@@ -184,9 +167,7 @@ def test_two_configurations_differ_in_the_same_keys_in_both_directions(
     )
     assert config_differences(one, one) == []
     if different:
-        with pytest.raises(Refusal) as refused:
-            check_config(one, other)
-        assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
+        assert refusal_from(check_config, one, other).reason is Reason.CHECKPOINT_MISMATCH
     else:
         check_config(one, other)
 
@@ -217,9 +198,7 @@ def test_a_checkpoint_fits_if_names_and_shapes_match_and_other_types_are_cast(
         others = {name: running[name][0] for name in running if running[name] != offered[name]}
         assert check_tensors(reference, found) == others
         return
-    with pytest.raises(Refusal) as refused:
-        check_tensors(reference, found)
-    assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
+    assert refusal_from(check_tensors, reference, found).reason is Reason.CHECKPOINT_MISMATCH
 
 
 @given(
@@ -235,8 +214,7 @@ def test_a_checkpoint_is_refused_unless_each_tensor_is_in_one_file(
     }
     every = [name for names in held.values() for name in names]
     if len(set(every)) < len(every):
-        with pytest.raises(Refusal):
-            check_tensors_once(None, files)
+        refusal_from(check_tensors_once, None, files)
         return
     check_tensors_once(None, files)
     if every:
@@ -284,22 +262,11 @@ def test_a_divergence_is_between_zero_and_that_of_the_vocabulary(
     assert divergence(seen(old), seen(old)) < 1e-9
 
 
-@given(st.lists(st.integers(0, 2), max_size=40))
-def test_repetition_is_a_share_and_zero_for_distinct_tokens(
-    tokens: list[int],
-) -> None:
-    assert 0 <= repetition(tokens) <= 1
-    assert repetition(range(len(tokens))) == 0
-    assert repetition([7] * len(tokens)) == (1 if len(tokens) >= 5 else 0)
-
-
 NUMBERS = st.one_of(st.floats(-50, 0), st.just(math.nan), st.just(-math.inf))
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=8))
-def test_a_report_counts_nan_and_never_averages_it(
-    pairs: list[tuple[float, float]],
-) -> None:
+def test_a_report_counts_nan_and_never_averages_it(pairs: list[tuple[float, float]]) -> None:
     old = tuple(Position(i, {i: value}) for i, (value, _) in enumerate(pairs))
     new = tuple(Position(i, {i: value}) for i, (_, value) in enumerate(pairs))
     reported = report(
@@ -313,31 +280,6 @@ def test_a_report_counts_nan_and_never_averages_it(
 
 
 # --- the start --------------------------------------------------------------------------------------
-
-NAMED = st.one_of(st.none(), st.just(""), st.sampled_from(["7", "base", "/w/7"]))
-
-
-@given(NAMED, NAMED, st.booleans())
-def test_a_process_starts_on_weights_under_their_own_label_or_on_the_models(
-    version: str | None, path: str | None, good: bool
-) -> None:
-    looked: list[str] = []
-
-    def check(directory: str) -> str:
-        looked.append(directory)
-        if not good:
-            raise Refusal(Reason.SOURCE_NOT_FOUND, "the source does not exist")
-        return ""
-
-    wanted = Wanted(version, path)
-    start = choose_start(version="base", wanted=wanted, own_digest=lambda: "sha256:1", check=check)
-
-    assert (start.path is None) == (start.version == "base")
-    if start.path is not None:
-        assert (start.version, start.path, looked) == (version, path, [path])
-        assert good
-    assert start.why
-    assert (start.refused is not None) == (bool(looked) and not good)
 
 
 @pytest.mark.parametrize(("field", "largest"), [("term", MAX_TERM), ("sequence", 2**53)])

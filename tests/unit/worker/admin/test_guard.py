@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 import pytest
 from tests.support.admin_ports import OperatorPort, TrainerPort
+from tests.support.refusals import refusal_from
 from tests.support.tiny import write_tiny
 from tests.support.worker_harness import WorkerHarness
 
 from fleet_worker.admin.addressing import MAX_SESSIONS, Taken
 from fleet_worker.admin.app import AdminApp
 from fleet_worker.admin.guard import BearerFile, Guard
-from fleet_worker.errors import Refusal
 from fleet_worker.protocol import (
     FENCE_PATH,
     HEADER_BODY_DIGEST,
@@ -94,15 +94,6 @@ class Signer:
 
 
 @pytest.fixture
-async def admin(serving: WorkerHarness, tmp_path: Path) -> AsyncIterator[OperatorPort]:
-    token_file = tmp_path / "token"
-    token_file.write_text("right\n")
-    made = OperatorPort(serving, token_file)
-    yield made
-    await made.client.aclose()
-
-
-@pytest.fixture
 def signer(admin: OperatorPort) -> Signer:
     client = httpx.AsyncClient(transport=httpx.ASGITransport(admin.app), base_url="http://worker")
     return Signer(client)
@@ -135,14 +126,11 @@ async def test_a_call_for_another_pod_is_refused_without_an_effect(
     assert admin.refused == [Reason.WRONG_POD]
 
 
-async def test_a_get_for_another_pod_is_refused(signer: Signer) -> None:
+async def test_a_get_for_another_pod_or_a_call_for_no_pod_is_refused(signer: Signer) -> None:
     question = replace(signer, method="GET", path=STATE_PATH, body=b"", pod_uid="uid-7")
 
-    assert reason(await question.call()) == "WrongPod"
-
-
-async def test_a_signed_call_that_names_no_pod_is_refused(signer: Signer) -> None:
-    assert reason(await replace(signer, pod_uid="").call()) == "WrongPod"
+    for call in (question, replace(signer, pod_uid="")):
+        assert reason(await call.call()) == "WrongPod"
 
 
 async def test_a_call_with_a_token_for_another_pod_is_refused(admin: OperatorPort) -> None:
@@ -264,8 +252,7 @@ def test_the_last_numbers_of_a_bounded_count_of_sessions_are_kept() -> None:
     taken = Taken("i")
     for session in range(MAX_SESSIONS + 1):
         taken.take("i", str(session), 5)
-    with pytest.raises(Refusal):
-        taken.take("i", str(MAX_SESSIONS), 5)
+    refusal_from(taken.take, "i", str(MAX_SESSIONS), 5)
 
     assert len(taken._numbers) == MAX_SESSIONS
 

@@ -48,12 +48,7 @@ async def test_a_call_whose_client_disconnects_before_its_body_ends_has_no_effec
 
 
 @pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/pause", 413),
-        ("/load_lora_adapter", 413),
-        ("/resume", 413),
-    ],
+    ("path", "status"), [("/pause", 413), ("/load_lora_adapter", 413), ("/resume", 413)]
 )
 async def test_a_body_over_the_limit_is_refused_in_one_piece_or_several(
     trainer_port: TrainerPort, path: str, status: int
@@ -142,8 +137,7 @@ async def test_a_malformed_body_is_a_client_error_on_every_route(
     trainer_port: TrainerPort, body: bytes
 ) -> None:
     """A client sends a call again after a 5xx, prime-rl ten times; a mistake of the caller is a 4xx."""
-    trainer_port.harness.agent.adapters._slots = 2
-    trainer_port.harness.agent.adapters.max_rank = 8
+    trainer_port.take_adapters()
     for method, path in trainer_port.routes:
         call = await RawCall(method, path + "x" * path.endswith("/"), [body]).to(trainer_port.app)
 
@@ -167,8 +161,7 @@ async def test_a_malformed_body_is_a_client_error_on_every_route(
 async def test_an_adapter_path_that_cannot_exist_is_an_error_that_dynamos_client_reads(
     trainer_port: TrainerPort, path: str, uri: str
 ) -> None:
-    trainer_port.harness.agent.adapters._slots = 2
-    trainer_port.harness.agent.adapters.max_rank = 8
+    trainer_port.take_adapters()
     status, reply = await trainer_port.post(path, lora_name="r", source={"uri": uri})
 
     assert (status, reply["status"]) == (200, "error")
@@ -233,22 +226,15 @@ async def test_the_token_is_read_from_one_header_in_any_case(
         assert "right" not in json.dumps(call.body).replace("bearer token", "")
 
 
-async def test_a_call_without_a_token_is_answered_before_its_body_is_read(
-    trainer_port: TrainerPort,
-) -> None:
-    call = await RawCall("POST", "/update_weights", [b"x"] * 100, headers=()).to(trainer_port.app)
-
-    assert call.status == 401
-    assert call.read == 0
-
-
 async def test_a_call_without_a_token_cannot_tell_which_paths_exist(
     trainer_port: TrainerPort,
 ) -> None:
-    served = await RawCall("POST", "/pause", headers=()).to(trainer_port.app)
+    served = await RawCall("POST", "/pause", [b"x"] * 100, headers=()).to(trainer_port.app)
     absent = await RawCall("POST", "/no/such/path", headers=()).to(trainer_port.app)
     other = await RawCall("GET", "/pause", headers=()).to(trainer_port.app)
 
+    assert served.status == 401
+    assert served.read == 0, "it is answered before its body is read"
     assert served.body == absent.body == other.body
 
 
@@ -266,8 +252,7 @@ async def test_a_caller_without_an_address_may_drive_the_worker(trainer_port: Tr
 
 @pytest.fixture
 async def roomy(trainer_port: TrainerPort) -> TrainerPort:
-    trainer_port.harness.agent.adapters._slots = 2
-    trainer_port.harness.agent.adapters.max_rank = 8
+    trainer_port.take_adapters()
     return trainer_port
 
 

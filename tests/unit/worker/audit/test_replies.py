@@ -65,9 +65,7 @@ def tallies_of(records: Sequence[dict[str, Any]]) -> dict[str, Tally]:
 
 
 @given(st.lists(SPANS, min_size=1, max_size=4))
-def test_honest_replies_pass_with_any_spans(
-    replies: list[list[tuple[int, int]]],
-) -> None:
+def test_honest_replies_pass_with_any_spans(replies: list[list[tuple[int, int]]]) -> None:
     tallies = tallies_of([made(spans) for spans in replies])
 
     assert not any(tally.wrong for tally in tallies.values())
@@ -239,9 +237,7 @@ def test_named_checkpoints_keep_their_order() -> None:
         max_size=6,
     )
 )
-def test_the_columns_of_each_row_align_with_their_headers(
-    tallies: dict[str, Tally],
-) -> None:
+def test_the_columns_of_each_row_align_with_their_headers(tallies: dict[str, Tally]) -> None:
     lines = list(table(tallies, list(tallies)))
     head, rows = lines[0], lines[1 : 1 + len(tallies)]
 

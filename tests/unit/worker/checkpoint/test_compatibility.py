@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.refusals import refusal_from
 from tests.support.tiny import TinyInspector, write_tiny
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
@@ -48,10 +49,9 @@ MODEL = tensors(a=("BF16", (2, 2)), b=("BF16", (4,)), c=("F32", (1,)))
 
 
 def refusal_of_config(**changes: Any) -> Refusal:
-    with pytest.raises(Refusal) as refused:
-        check_config(RUNNING, RUNNING | changes)
-    assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
-    return refused.value
+    refusal = refusal_from(check_config, RUNNING, RUNNING | changes)
+    assert refusal.reason is Reason.CHECKPOINT_MISMATCH
+    return refusal
 
 
 def test_the_same_configuration_fits() -> None:
@@ -215,12 +215,11 @@ MULTIMODAL: dict[str, Any] = {
 def test_a_configuration_that_may_grow_beyond_the_running_models_is_refused(
     changes: dict[str, Any], key: str, value: Any
 ) -> None:
-    with pytest.raises(Refusal) as refused:
-        check_sizes(frozenset(sizes_of(MULTIMODAL)), MULTIMODAL | changes)
+    refusal = refusal_from(check_sizes, frozenset(sizes_of(MULTIMODAL)), MULTIMODAL | changes)
 
-    assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
-    assert f"{key} is {json.dumps(value)} " in refused.value.message
-    assert "start the fleet on a model with the values" in refused.value.message
+    assert refusal.reason is Reason.CHECKPOINT_MISMATCH
+    assert f"{key} is {json.dumps(value)} " in refusal.message
+    assert "start the fleet on a model with the values" in refusal.message
 
 
 @pytest.mark.parametrize(
@@ -295,12 +294,11 @@ def open_tiny(directory: Path, **config: Any) -> Checkpoint:
 def test_different_tensors_are_refused_with_their_count_and_an_example(
     offered: dict[str, TensorSpec], count: str, example: str
 ) -> None:
-    with pytest.raises(Refusal) as refused:
-        check_tensors(MODEL, offered)
+    refusal = refusal_from(check_tensors, MODEL, offered)
 
-    assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
-    assert count in refused.value.message
-    assert f'"{example}"' in refused.value.message
+    assert refusal.reason is Reason.CHECKPOINT_MISMATCH
+    assert count in refusal.message
+    assert f'"{example}"' in refusal.message
 
 
 @pytest.mark.parametrize("served", ["BF16", "F16", "F32", "F64"])
@@ -349,24 +347,24 @@ def test_names_with_what_a_wrapper_adds_are_refused_with_it_and_the_remedy(
 ) -> None:
     model = tensors(**dict.fromkeys(NAMES, ("BF16", (1,))))
     wrapped = {wrap.format(name): spec for name, spec in model.items()}
-    with pytest.raises(Refusal) as refused:
-        check_tensors(model, wrapped)
+    refusal = refusal_from(check_tensors, model, wrapped)
 
-    assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
-    assert [part for part in parts if f'"{part}"' not in refused.value.message] == []
-    assert remedy in refused.value.message
+    assert refusal.reason is Reason.CHECKPOINT_MISMATCH
+    assert [part for part in parts if f'"{part}"' not in refusal.message] == []
+    assert remedy in refusal.message
 
 
 @pytest.mark.parametrize("prefix", ["_forward_module.", "actor.", "model.model.", "a.b."])
 def test_names_behind_any_common_prefix_are_refused_with_it(prefix: str) -> None:
     model = tensors(**dict.fromkeys(NAMES, ("BF16", (1,))))
     behind = {f"{prefix}{name}": spec for name, spec in model.items()}
-    with pytest.raises(Refusal) as refused:
-        check_tensors(model, behind | tensors(**{"v_head.weight": ("BF16", (1,))}))
+    refusal = refusal_from(
+        check_tensors, model, behind | tensors(**{"v_head.weight": ("BF16", (1,))})
+    )
     with pytest.raises(Refusal) as incomplete:
         check_tensors(model, dict(list(behind.items())[1:]))
 
-    assert f'with "{prefix}" in front' in refused.value.message
+    assert f'with "{prefix}" in front' in refusal.message
     assert "in front" not in incomplete.value.message
 
 
@@ -391,7 +389,8 @@ def test_a_wrapper_within_the_names_is_found(tmp_path: Path) -> None:
 
 def test_names_of_another_model_are_not_called_wrapped() -> None:
     model = tensors(**dict.fromkeys(NAMES, ("BF16", (1,))))
-    with pytest.raises(Refusal) as refused:
-        check_tensors(model, {f"module.other.{name}": spec for name, spec in model.items()})
+    refusal = refusal_from(
+        check_tensors, model, {f"module.other.{name}": spec for name, spec in model.items()}
+    )
 
-    assert "unwrap" not in refused.value.message
+    assert "unwrap" not in refusal.message

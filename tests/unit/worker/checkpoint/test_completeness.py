@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support import damage
+from tests.support.refusals import refusal_from
 from tests.support.tiny import write_tiny
 
 from fleet_worker.checkpoint import completeness
@@ -36,9 +37,7 @@ def settled(path: Path, root: Path) -> Checkpoint:
 
 
 def refusal_of(path: Path, root: Path) -> Refusal:
-    with pytest.raises(Refusal) as refusal:
-        settled(path, root)
-    return refusal.value
+    return refusal_from(settled, path, root)
 
 
 def test_a_complete_source_is_opened_after_one_look(

@@ -140,15 +140,3 @@ async def test_the_remaining_budget_is_never_negative(serving: WorkerHarness) ->
     for budget, left in ((3 * size, 2 * size), (size, 0), (size - 1, 0), (0, 0)):
         _budget(serving, budget)
         assert serving.agent.memory_left() == left
-
-
-async def test_beyond_the_budget_a_version_is_loaded_from_its_files(serving: WorkerHarness) -> None:
-    _budget(serving, 0)
-    await serving.stage("1")
-    await serving.apply("1")
-
-    assert serving.state.version == "1"
-    assert serving.agent.good.in_memory is False
-    await serving.stage("22")
-    assert serving.state.staged is not None
-    assert serving.state.staged.in_memory is False

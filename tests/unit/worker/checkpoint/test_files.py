@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 from tests.support.descriptors import left_open, open_descriptors
+from tests.support.refusals import refusal_from
 
 from fleet_worker.checkpoint.files import OpenDirectory, Roots
-from fleet_worker.errors import Refusal
 from fleet_worker.protocol import ASIDE_MARK, Reason
 
 
 def reason_of(path: str | Path, *roots: Path) -> Reason:
-    with pytest.raises(Refusal) as refused:
-        OpenDirectory(str(path), Roots(roots))
-    return refused.value.reason
+    refusal = refusal_from(OpenDirectory, str(path), Roots(roots))
+    return refusal.reason
 
 
 @pytest.fixture
@@ -28,9 +27,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_a_version_with_the_mark_of_a_collector_in_a_mounted_bucket_is_refused(
-    root: Path,
-) -> None:
+def test_a_version_with_the_mark_of_a_collector_in_a_mounted_bucket_is_refused(root: Path) -> None:
     mark = root / "inner" / f"{ASIDE_MARK}0a1b2c3d"
     mark.write_bytes(b"aside")
     assert reason_of(root / "inner", root) is Reason.SOURCE_ABSENT
@@ -93,10 +90,7 @@ def test_a_root_may_be_a_link(root: Path) -> None:
 def test_a_file_that_links_out_of_the_roots_is_refused(root: Path) -> None:
     (root / "inner" / "stolen").symlink_to(root.parent / "rootless" / "file")
     directory = OpenDirectory(str(root / "inner"), Roots([root]))
-    with pytest.raises(Refusal) as refused:
-        directory.open("stolen")
-
-    assert refused.value.reason is Reason.SOURCE_OUTSIDE_ROOTS
+    assert refusal_from(directory.open, "stolen").reason is Reason.SOURCE_OUTSIDE_ROOTS
     directory.close()
 
 
@@ -116,17 +110,13 @@ def test_only_regular_files_are_opened(root: Path, kind: str) -> None:
     target = root / "inner" / "odd"
     os.mkfifo(target) if kind == "fifo" else target.mkdir()
     directory = OpenDirectory(str(root / "inner"), Roots([root]))
-    with pytest.raises(Refusal) as refused:
-        directory.open("odd")
-
-    assert refused.value.reason is Reason.CHECKPOINT_MALFORMED
+    assert refusal_from(directory.open, "odd").reason is Reason.CHECKPOINT_MALFORMED
     directory.close()
 
 
 def test_small_files_have_a_size_limit(root: Path) -> None:
     directory = OpenDirectory(str(root / "inner"), Roots([root]))
-    with pytest.raises(Refusal):
-        directory.read("file", limit=3)
+    refusal_from(directory.read, "file", limit=3)
 
     assert directory.read("other", limit=3) is None
     directory.close()
@@ -143,9 +133,7 @@ def test_a_modified_file_is_a_change_and_a_deleted_one_is_not(root: Path) -> Non
     (root / "inner" / "file").write_text("content")
     file = directory.open("file")
     (root / "inner" / "file").write_text("CONTENT")
-    with pytest.raises(Refusal) as refused:
-        file.check_unchanged()
-    assert refused.value.reason is Reason.CHECKPOINT_CHANGED
+    assert refusal_from(file.check_unchanged).reason is Reason.CHECKPOINT_CHANGED
     os.close(file.descriptor)
     directory.close()
 
@@ -153,10 +141,7 @@ def test_a_modified_file_is_a_change_and_a_deleted_one_is_not(root: Path) -> Non
 def test_reading_past_the_end_reports_a_truncated_file(root: Path) -> None:
     directory = OpenDirectory(str(root / "inner"), Roots([root]))
     file = directory.open("file")
-    with pytest.raises(Refusal) as refused:
-        file.read(0, 100)
-
-    assert refused.value.reason is Reason.CHECKPOINT_TRUNCATED
+    assert refusal_from(file.read, 0, 100).reason is Reason.CHECKPOINT_TRUNCATED
     os.close(file.descriptor)
     directory.close()
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.support import damage
 from tests.support.fake_modules import install
+from tests.support.refusals import refusal_from
 
 from fleet_worker.checkpoint import blocks, finite, inspection, reading
 from fleet_worker.checkpoint.checkpoint import Checkpoint
@@ -59,9 +60,7 @@ def is_finite(tmp_path: Path) -> Iterator[Callable[..., bool]]:
         yield passes
 
 
-def test_every_16_bit_number_is_classified_as_finite_or_not(
-    is_finite: Callable[..., bool],
-) -> None:
+def test_every_16_bit_number_is_classified_as_finite_or_not(is_finite: Callable[..., bool]) -> None:
     numbers: dict[str, list[int]] = {"F16": [], "BF16": []}
     others: dict[str, list[int]] = {"F16": [], "BF16": []}
     for bits, half, brain in floats_of_sixteen_bits():
@@ -76,8 +75,7 @@ def test_every_16_bit_number_is_classified_as_finite_or_not(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "letter", "largest"),
-    [("F32", "f", 0x7F7F_FFFF), ("F64", "d", 0x7FEF_FFFF_FFFF_FFFF)],
+    ("dtype", "letter", "largest"), [("F32", "f", 0x7F7F_FFFF), ("F64", "d", 0x7FEF_FFFF_FFFF_FFFF)]
 )
 def test_the_largest_finite_number_passes_and_the_next_one_fails(
     is_finite: Callable[..., bool], dtype: str, letter: str, largest: int
@@ -141,11 +139,12 @@ def test_reading_stops_between_blocks_when_a_newer_version_arrives(
         if len(asked) == 9:
             raise Refusal(Reason.SUPERSEDED, "a newer one")
 
-    with pytest.raises(Refusal) as refused:
-        checkpoint.read_all(budget=0, check_cancelled=check_cancelled, inspect=finite.inspect)
+    refusal = refusal_from(
+        checkpoint.read_all, budget=0, check_cancelled=check_cancelled, inspect=finite.inspect
+    )
     checkpoint.close()
 
-    assert refused.value.reason is Reason.SUPERSEDED
+    assert refusal.reason is Reason.SUPERSEDED
     assert len(asked) == 9
 
 
@@ -173,12 +172,11 @@ def test_a_number_that_a_cast_makes_infinite_is_refused(
 
     assert inspected(largest)
     if too_large is not None:
-        with pytest.raises(Refusal) as refused:
-            inspected(too_large)
-        assert refused.value.reason is Reason.CHECKPOINT_NOT_FINITE
-        assert f"{dtype} that are infinite in {served}" in refused.value.message
-        assert f"start the fleet on a model in {dtype}" in refused.value.message
-        assert f"Save {served}" not in refused.value.message  # it has no such numbers
+        refusal = refusal_from(inspected, too_large)
+        assert refusal.reason is Reason.CHECKPOINT_NOT_FINITE
+        assert f"{dtype} that are infinite in {served}" in refusal.message
+        assert f"start the fleet on a model in {dtype}" in refusal.message
+        assert f"Save {served}" not in refusal.message  # it has no such numbers
 
 
 def packed(dtype: str, number: float) -> bytes:
@@ -233,9 +231,8 @@ def test_configurations_are_compared_with_their_defaults_filled_in(
     assert inspection.normalised_config(short) == {**short, "rope_theta": 10_000.0}
     for unknown in ({"model_type": "other"}, {}, {"model_type": ["tiny"]}, {"model_type": None}):
         assert inspection.normalised_config(unknown) == unknown
-    with pytest.raises(Refusal) as refused:
-        inspection.normalised_config({**short, "hidden_size": "broken"})
-    assert refused.value.reason is Reason.CHECKPOINT_MALFORMED
+    refusal = refusal_from(inspection.normalised_config, {**short, "hidden_size": "broken"})
+    assert refusal.reason is Reason.CHECKPOINT_MALFORMED
 
 
 def test_what_no_code_reads_is_left_out_of_a_configuration(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.refusals import refusal_from
 
 from fleet_worker.checkpoint import opening
-from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -49,10 +49,8 @@ def test_a_cached_revision_is_found(cache: Path, revision: str) -> None:
 def test_a_revision_that_is_not_cached_is_not_found_and_not_downloaded(
     cache: Path, repository: str, revision: str
 ) -> None:
-    with pytest.raises(Refusal) as refused:
-        opening.snapshot(repository, revision, cache=cache)
-
-    assert refused.value.reason is Reason.SOURCE_NOT_FOUND
+    refusal = refusal_from(opening.snapshot, repository, revision, cache=cache)
+    assert refusal.reason is Reason.SOURCE_NOT_FOUND
 
 
 @pytest.mark.parametrize(("revision", "call"), [("main", "read_text"), (COMMIT, "is_dir")])
@@ -63,10 +61,8 @@ def test_a_cache_that_the_worker_may_not_read_is_unreadable(
         raise PermissionError
 
     monkeypatch.setattr(Path, call, forbidden)
-    with pytest.raises(Refusal) as refused:
-        opening.commit_of("org/name", revision, cache=cache)
-
-    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+    refusal = refusal_from(opening.commit_of, "org/name", revision, cache=cache)
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.refusals import refusal_from
 from tests.support.tiny import tiny_rules
 
 from fleet_worker.checkpoint import nearby
@@ -121,6 +122,5 @@ def test_the_refusals_of_checkpoints_and_adapters_tell_it(tmp_path: Path) -> Non
             lambda each: open_fitting(each, rules),
             lambda each: open_fitting_adapter(each, rules, max_rank=8),
         ):
-            with pytest.raises(Refusal) as refused:
-                opening(source)
-            assert refused.value.message.endswith(listed)
+            refusal = refusal_from(opening, source)
+            assert refusal.message.endswith(listed)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import damage
 from tests.support.tiny import write_tiny
-from tests.support.worker_harness import WorkerHarness
+from tests.support.worker_harness import WorkerHarness, refused
 
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.errors import EngineFailure, Refusal, shorten
@@ -70,23 +70,19 @@ async def test_a_refusal_that_names_a_file_with_an_invalid_name_can_be_sent(
 ) -> None:
     path = write_tiny(serving.root / "1")
     edit(path)
-    with pytest.raises(Refusal) as refused:
-        await serving.stage("1", path)
+    refusal = await refused(serving.stage("1", path))
 
-    assert refused.value.reason is reason
-    answer = ErrorDetail(reason=refused.value.reason, message=refused.value.message)
+    assert refusal.reason is reason
+    answer = ErrorDetail(reason=refusal.reason, message=refusal.message)
     assert ErrorDetail.model_validate_json(answer.model_dump_json()) == answer
     state = WorkerState.model_validate_json(serving.state.model_dump_json(by_alias=True))
     assert state.stage_failure is not None
-    assert state.stage_failure.message == refused.value.message
+    assert state.stage_failure.message == refusal.message
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=2000))
 def test_a_message_with_any_name_is_one_valid_line(text: str) -> None:
-    for why in (
-        Refusal(Reason.BAD_REQUEST, text),
-        EngineFailure(text, touched=True),
-    ):
+    for why in (Refusal(Reason.BAD_REQUEST, text), EngineFailure(text, touched=True)):
         assert why.message.encode().decode() == why.message
         assert len(why.message) <= 1000
         assert why.message == shorten(why.message), "it is one line"
@@ -106,10 +102,7 @@ async def test_endlessly_nested_json_is_malformed(
     if file == damage.WEIGHTS:
         content = struct.pack("<Q", len(content)) + content
     (path / file).write_bytes(content)
-    with pytest.raises(Refusal) as refused:
-        await serving.stage("1", path)
-
-    assert refused.value.reason is Reason.CHECKPOINT_MALFORMED
+    assert (await refused(serving.stage("1", path))).reason is Reason.CHECKPOINT_MALFORMED
     assert serving.state.stage_failure is not None, "whoever asks later must hear of it, too"
 
 

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import damage
 from tests.support.descriptors import left_open, open_descriptors
+from tests.support.refusals import refusal_from
 from tests.support.tiny import tiny_inspect, write_tiny
 
 from fleet_worker.checkpoint import blocks, memory, reading
@@ -165,11 +166,12 @@ def test_a_refusal_in_one_file_stops_the_reading_of_all(tmp_path: Path, budget: 
             raise Refusal(Reason.CHECKPOINT_NOT_FINITE, "t2.1")
         return True
 
-    with pytest.raises(Refusal) as refused:
-        checkpoint.read_all(budget=budget, check_cancelled=nothing, inspect=inspect)
+    refusal = refusal_from(
+        checkpoint.read_all, budget=budget, check_cancelled=nothing, inspect=inspect
+    )
     checkpoint.close()
 
-    assert refused.value.reason is Reason.CHECKPOINT_NOT_FINITE
+    assert refusal.reason is Reason.CHECKPOINT_NOT_FINITE
     assert not left_open(before)
     assert set(threading.enumerate()) <= threads
 
@@ -260,9 +262,7 @@ except Refusal as refusal:
 """
 
 
-def test_a_file_rewritten_during_the_check_does_not_crash_the_process(
-    tmp_path: Path,
-) -> None:
+def test_a_file_rewritten_during_the_check_does_not_crash_the_process(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     data = b"\x01" * (8 << 20)
     damage.write_tensors(tmp_path / damage.WEIGHTS, {"a": ("U8", [len(data)], data)})
@@ -277,15 +277,15 @@ def test_a_file_that_shrinks_during_the_read_is_refused(tmp_path: Path, budget: 
     path = write_tiny(tmp_path / "1")
     before = open_descriptors()
     checkpoint = open_checkpoint(str(path), None)
-    with pytest.raises(Refusal) as refused:
-        checkpoint.read_all(
-            budget=budget,
-            check_cancelled=lambda: os.truncate(path / damage.WEIGHTS, 10),
-            inspect=tiny_inspect,
-        )
+    refusal = refusal_from(
+        checkpoint.read_all,
+        budget=budget,
+        check_cancelled=lambda: os.truncate(path / damage.WEIGHTS, 10),
+        inspect=tiny_inspect,
+    )
     checkpoint.close()
 
-    assert refused.value.reason is Reason.CHECKPOINT_CHANGED
+    assert refusal.reason is Reason.CHECKPOINT_CHANGED
     assert not left_open(before)
 
 

@@ -12,9 +12,7 @@ from fleet_worker.checkpoint.texts import Texts
 MODEL = Defaults(
     {"eos_token_id": 7, "temperature": None},
     Texts(
-        {"eos_token_id": [9, 7], "temperature": 0.7, "top_k": 20},
-        "{{ messages }}",
-        {"1": "<end>"},
+        {"eos_token_id": [9, 7], "temperature": 0.7, "top_k": 20}, "{{ messages }}", {"1": "<end>"}
     ),
 )
 
@@ -107,9 +105,7 @@ def test_texts_of_a_version_that_are_ignored_are_named(texts: dict[str, Any], wo
 
 
 @pytest.mark.parametrize(
-    "texts",
-    [{}, {"template": "{{ messages }}"}, {"added_tokens": {"1": "<end>"}}],
-    ids=str,
+    "texts", [{}, {"template": "{{ messages }}"}, {"added_tokens": {"1": "<end>"}}], ids=str
 )
 def test_the_models_template_and_added_tokens_need_no_remark(texts: dict[str, Any]) -> None:
     assert remarks(**texts) == ()

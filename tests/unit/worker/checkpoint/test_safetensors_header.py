@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.refusals import refusal_from
 
 from fleet_worker.checkpoint.format import TensorSpec, header_length, parse_header
 from fleet_worker.errors import Refusal
@@ -27,9 +28,8 @@ def parsed(header: Any, size: int) -> tuple[TensorSpec, ...]:
 
 
 def refused(header: Any, size: int) -> Reason:
-    with pytest.raises(Refusal) as error:
-        parsed(header, size)
-    return error.value.reason
+    refusal = refusal_from(parsed, header, size)
+    return refusal.reason
 
 
 def test_a_header_has_the_position_of_each_tensor() -> None:
@@ -103,10 +103,8 @@ def test_an_impossible_header_is_malformed(header: Any, size: int) -> None:
 )
 def test_json_that_only_python_accepts_is_malformed(encode: Callable[[str], bytes]) -> None:
     header = encode(json.dumps({"a": entry("F32", [1], 0, 4) | {"more": "x"}}))
-    with pytest.raises(Refusal) as error:
-        parse_header(header, file="f", size=8 + len(header) + 4)
-
-    assert error.value.reason is Reason.CHECKPOINT_MALFORMED
+    refusal = refusal_from(parse_header, header, file="f", size=8 + len(header) + 4)
+    assert refusal.reason is Reason.CHECKPOINT_MALFORMED
 
 
 @pytest.mark.parametrize("size", [3, 5], ids=["too short", "too long"])
@@ -134,10 +132,7 @@ def test_a_file_shorter_or_longer_than_its_header_says_is_truncated(size: int) -
     ],
 )
 def test_a_file_with_a_bad_beginning_is_refused(prefix: bytes, size: int, reason: Reason) -> None:
-    with pytest.raises(Refusal) as error:
-        header_length(prefix, file="f", size=size)
-
-    assert error.value.reason is reason
+    assert refusal_from(header_length, prefix, file="f", size=size).reason is reason
 
 
 @given(st.binary(max_size=200), st.integers(0, 500))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.support import damage
 from tests.support.descriptors import left_open, open_descriptors
+from tests.support.refusals import refusal_from
 
 from fleet_worker.checkpoint import memory, stager_messages, stagers
 from fleet_worker.checkpoint.checkpoint import Checkpoint
@@ -96,9 +97,8 @@ def test_a_stager_refuses_as_a_pass_in_this_process_does(pool: Stagers, tmp_path
     for bad, casts in ((infinite, {}), (large, {"w": "F16"})):
         refusals = []
         for reading in (own_pass(casts), StagerPass(pool, casts)):
-            with pytest.raises(Refusal) as refused:
-                bad.read_in(reading, budget=0, check_cancelled=nothing)
-            refusals.append((refused.value.reason, refused.value.message))
+            refusal = refusal_from(bad.read_in, reading, budget=0, check_cancelled=nothing)
+            refusals.append((refusal.reason, refusal.message))
         assert refusals[0] == refusals[1]
         assert refusals[0][0] is Reason.CHECKPOINT_NOT_FINITE
         bad.close()
@@ -218,12 +218,13 @@ def test_a_second_death_is_a_refusal_and_the_next_stage_has_a_stager(
 ) -> None:
     before = open_descriptors()
     taken = on_take(*[killed_by(signal.SIGKILL)] * 2)
-    with pytest.raises(Refusal) as refused:
-        checkpoint.read_in(StagerPass(pool, {}), budget=ENOUGH, check_cancelled=nothing)
+    refusal = refusal_from(
+        checkpoint.read_in, StagerPass(pool, {}), budget=ENOUGH, check_cancelled=nothing
+    )
 
-    assert refused.value.reason is Reason.SOURCE_UNREADABLE
-    assert "was killed by SIGKILL" in refused.value.message
-    assert refused.value.retry_after_seconds is not None
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
+    assert "was killed by SIGKILL" in refusal.message
+    assert refusal.retry_after_seconds is not None
     assert len(taken) == 2
     assert not checkpoint.held
     assert checkpoint.read_in(StagerPass(pool, {}), budget=0, check_cancelled=nothing) is False
@@ -245,12 +246,13 @@ def test_a_stager_killed_for_memory_is_reported_as_such_and_not_replaced(
         os.kill(stager.pid, signal.SIGKILL)
 
     taken = on_take(kill)
-    with pytest.raises(Refusal) as refused:
-        checkpoint.read_in(StagerPass(pool, {}), budget=ENOUGH, check_cancelled=nothing)
+    refusal = refusal_from(
+        checkpoint.read_in, StagerPass(pool, {}), budget=ENOUGH, check_cancelled=nothing
+    )
 
-    assert refused.value.reason is Reason.SOURCE_UNREADABLE
-    assert "out of memory" in refused.value.message
-    assert "--staging-memory-bytes" in refused.value.message
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
+    assert "out of memory" in refusal.message
+    assert "--staging-memory-bytes" in refusal.message
     assert len(taken) == 1
 
 
@@ -262,11 +264,12 @@ def test_a_stager_that_cannot_start_is_a_refusal(
 
     monkeypatch.setattr(subprocess, "Popen", full)
     pool.keep_ready()
-    with pytest.raises(Refusal) as refused:
-        checkpoint.read_in(StagerPass(pool, {}), budget=0, check_cancelled=nothing)
+    refusal = refusal_from(
+        checkpoint.read_in, StagerPass(pool, {}), budget=0, check_cancelled=nothing
+    )
 
-    assert refused.value.reason is Reason.SOURCE_UNREADABLE
-    assert "cannot be started" in refused.value.message
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
+    assert "cannot be started" in refusal.message
 
 
 def test_a_released_pass_ends_its_stager_even_if_that_hangs(
@@ -278,10 +281,10 @@ def test_a_released_pass_ends_its_stager_even_if_that_hangs(
     monkeypatch.setattr(stagers, "_LEAVE_SECONDS", 0.1)
     before = open_descriptors()
     taken = on_take(lambda _: checkpoint.release())  # as a newer stage does; this one stays stopped
-    with pytest.raises(Refusal) as refused:
-        checkpoint.read_in(StagerPass(pool, {}), budget=ENOUGH, check_cancelled=nothing)
-
-    assert refused.value.reason is Reason.SUPERSEDED
+    refusal = refusal_from(
+        checkpoint.read_in, StagerPass(pool, {}), budget=ENOUGH, check_cancelled=nothing
+    )
+    assert refusal.reason is Reason.SUPERSEDED
     assert len(taken) == 1
     assert not taken[0].is_running
     pool.close()
@@ -317,10 +320,8 @@ def test_a_pass_released_before_it_has_a_stager_reads_nothing(
 ) -> None:
     reading = StagerPass(pool, {})
     reading.release()
-    with pytest.raises(Refusal) as refused:
-        checkpoint.read_in(reading, budget=0, check_cancelled=nothing)
-
-    assert refused.value.reason is Reason.SUPERSEDED
+    refusal = refusal_from(checkpoint.read_in, reading, budget=0, check_cancelled=nothing)
+    assert refusal.reason is Reason.SUPERSEDED
 
 
 def test_a_stage_cancelled_at_its_progress_ends_its_stager(
@@ -405,11 +406,12 @@ def test_an_answer_that_does_not_fit_is_a_refusal_and_takes_over_nothing(
 
     monkeypatch.setattr(Stager, "ask", ask)
     before = open_descriptors()
-    with pytest.raises(Refusal) as refused:
-        checkpoint.read_in(StagerPass(pool, {}), budget=ENOUGH, check_cancelled=nothing)
+    refusal = refusal_from(
+        checkpoint.read_in, StagerPass(pool, {}), budget=ENOUGH, check_cancelled=nothing
+    )
     pool.close()
 
-    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
     assert not checkpoint.held
     assert not left_open(before)
 
@@ -421,10 +423,10 @@ def test_an_answer_without_the_comparison_that_was_requested_is_a_refusal(
     digests = ["0" * 64] * 3
     answer = Done(files=[FITTING.model_copy(update={"tensors": digests})])
     monkeypatch.setattr(Stager, "ask", lambda *_: (answer, []))
-    with pytest.raises(Refusal) as refused:
-        checkpoint.read_in(StagerPass(pool, {}), budget=0, check_cancelled=nothing)
-
-    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+    refusal = refusal_from(
+        checkpoint.read_in, StagerPass(pool, {}), budget=0, check_cancelled=nothing
+    )
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
 
 
 def test_messages_are_typed_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

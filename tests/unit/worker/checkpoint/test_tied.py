@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support import damage
+from tests.support.refusals import refusal_from
 from tests.support.slime_deltas import write_delta
 from tests.support.tiny import TinyInspector, write_tiny
 
@@ -17,7 +18,6 @@ from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.delta_chain import Bases, FirstBase, open_weights
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.reference import Reference, StageRules, read_accepted
-from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 
 EMBED = damage.bfloat16(1.0) * 8
@@ -68,10 +68,9 @@ def test_a_version_of_a_tied_model_has_an_equal_copy_or_leaves_it_out(
 
     assert offer(reference, write(tmp_path / "1", EMBED), budget) == {}
     assert offer(reference, write(tmp_path / "2", None), budget) == {HEAD: "embed.weight"}
-    with pytest.raises(Refusal) as refused:
-        offer(reference, write(tmp_path / "3", OTHER), budget)
-    assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
-    assert HEAD in refused.value.message
+    refusal = refusal_from(offer, reference, write(tmp_path / "3", OTHER), budget)
+    assert refusal.reason is Reason.CHECKPOINT_MISMATCH
+    assert HEAD in refusal.message
 
 
 @pytest.mark.parametrize("budget", [0, 1 << 20], ids=["on disk", "in memory"])
@@ -80,11 +79,10 @@ def test_a_copy_is_compared_as_a_delta_makes_it(tmp_path: Path, budget: int) -> 
     base, new = tmp_path / "model", write(tmp_path / "other", OTHER)
     delta = write_delta(base, new, tmp_path / "step_1", version=1, base_version=0)
     bases = Bases(first=FirstBase(str(base), "base"))
-    with pytest.raises(Refusal) as refused:
-        offer(reference, delta, budget, bases)
+    refusal = refusal_from(offer, reference, delta, budget, bases)
 
-    assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
-    assert HEAD in refused.value.message
+    assert refusal.reason is Reason.CHECKPOINT_MISMATCH
+    assert HEAD in refusal.message
 
 
 def test_a_version_of_a_model_with_a_head_of_its_own_has_one_too(tmp_path: Path) -> None:
@@ -92,9 +90,8 @@ def test_a_version_of_a_model_with_a_head_of_its_own_has_one_too(tmp_path: Path)
 
     assert offer(reference, write(tmp_path / "1", OTHER), 0) == {}
     for number, head in ((2, None), (3, EMBED)):
-        with pytest.raises(Refusal) as refused:
-            offer(reference, write(tmp_path / str(number), head), 0)
-        assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
+        refusal = refusal_from(offer, reference, write(tmp_path / str(number), head), 0)
+        assert refusal.reason is Reason.CHECKPOINT_MISMATCH
 
 
 def test_a_model_that_is_not_tied_may_have_equal_and_different_heads(tmp_path: Path) -> None:
@@ -111,11 +108,10 @@ def test_tensors_of_two_types_are_not_a_copy_of_each_other(tmp_path: Path) -> No
     mixed = damage.read_tensors(version / damage.WEIGHTS)
     mixed[HEAD] = ("F32", [2, 4], struct.pack("<8f", *[1.0] * 8))
     damage.write_tensors(version / damage.WEIGHTS, mixed)
-    with pytest.raises(Refusal) as refused:
-        offer(reference, version, 0)
+    refusal = refusal_from(offer, reference, version, 0)
 
-    assert refused.value.reason is Reason.CHECKPOINT_MISMATCH
-    assert HEAD in refused.value.message
+    assert refusal.reason is Reason.CHECKPOINT_MISMATCH
+    assert HEAD in refusal.message
 
 
 def test_a_copy_of_another_type_is_not_compared(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.support import damage
 from tests.support.clock import FakeClock
 from tests.support.tiny import TinyInspector, write_tiny
-from tests.support.worker_harness import WorkerHarness, stage_request
+from tests.support.worker_harness import WorkerHarness, refused, stage_request
 
 from fleet_worker.checkpoint.blocks import BLOCK_ELEMENTS, blocks_between
 from fleet_worker.checkpoint.files import Roots
@@ -85,9 +85,7 @@ def make_staging(root: Path, model: Path) -> Staging:
 
 
 async def refusal_of(staging: Staging, path: Path, digest: str | None = None) -> Refusal:
-    with pytest.raises(Refusal) as refused:
-        await staging.stage(stage_request(path.name, path, digest))
-    return refused.value
+    return await refused(staging.stage(stage_request(path.name, path, digest)))
 
 
 @pytest.mark.parametrize(
@@ -268,8 +266,7 @@ async def test_the_state_has_the_time_for_a_retry(serving: WorkerHarness) -> Non
     path = write_tiny(serving.root / "1")
     os.truncate(path / damage.WEIGHTS, 40)
     for seconds in (10, 20):
-        with pytest.raises(Refusal):
-            await serving.stage("1", path)
+        await refused(serving.stage("1", path))
         failure = serving.state.stage_failure
         assert failure is not None
         assert failure.reason is Reason.CHECKPOINT_TRUNCATED

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from tests.support import damage
 from tests.support.layouts import READ, REFUSED, SHARDS, THIRDS, indexed, write_layout
+from tests.support.refusals import refusal_from
 from tests.support.tiny import write_tiny
 
 from fleet_worker.checkpoint.files import Roots
 from fleet_worker.checkpoint.format import TensorSpec
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.checkpoint.weight_sets import check_tensors_once, parse_index
-from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Reason
 from rlfleet_resources.weight_files import SINGLE_FILE
 
@@ -35,11 +35,10 @@ def test_a_directory_without_one_certain_set_of_weights_is_refused(
     tmp_path: Path, layout: str
 ) -> None:
     files, more, reason, named = REFUSED[layout]
-    with pytest.raises(Refusal) as refused:
-        open_checkpoint(str(write_layout(tmp_path / "1", files, **more)), None)
+    refusal = refusal_from(open_checkpoint, str(write_layout(tmp_path / "1", files, **more)), None)
 
-    assert refused.value.reason is reason
-    assert [name for name in named if name not in refused.value.message] == []
+    assert refusal.reason is reason
+    assert [name for name in named if name not in refusal.message] == []
 
 
 @pytest.mark.parametrize("layout", ["one file", "the files of an index"])
@@ -53,11 +52,10 @@ def test_a_second_set_that_appears_after_staging_is_a_change(
     directory = write_layout(tmp_path / "1", files, **more)
     checkpoint = open_checkpoint(str(directory), None)
     damage.write_tensors(directory / written, {"a": ("U8", [1], b"2")})
-    with pytest.raises(Refusal) as refused:
-        checkpoint.check_same_on_disk(Roots([tmp_path]))
+    refusal = refusal_from(checkpoint.check_same_on_disk, Roots([tmp_path]))
     checkpoint.close()
 
-    assert refused.value.reason is Reason.CHECKPOINT_CHANGED
+    assert refusal.reason is Reason.CHECKPOINT_CHANGED
 
 
 def test_files_that_an_index_without_files_gets_after_staging_are_a_change(tmp_path: Path) -> None:
@@ -66,11 +64,10 @@ def test_files_that_an_index_without_files_gets_after_staging_are_a_change(tmp_p
     checkpoint = open_checkpoint(str(directory), None)
     checkpoint.check_same_on_disk(Roots([tmp_path]))
     damage.write_tensors(directory / "x.safetensors", {"a": ("U8", [1], b"2")})
-    with pytest.raises(Refusal) as refused:
-        checkpoint.check_same_on_disk(Roots([tmp_path]))
+    refusal = refusal_from(checkpoint.check_same_on_disk, Roots([tmp_path]))
     checkpoint.close()
 
-    assert refused.value.reason is Reason.CHECKPOINT_CHANGED
+    assert refusal.reason is Reason.CHECKPOINT_CHANGED
 
 
 def test_a_file_under_another_name_that_appears_after_staging_does_not_count_as_a_change(
@@ -101,10 +98,7 @@ def an_index(**weight_map: Any) -> bytes:
     ],
 )
 def test_an_invalid_index_is_malformed(content: bytes) -> None:
-    with pytest.raises(Refusal) as refused:
-        parse_index(content)
-
-    assert refused.value.reason is Reason.CHECKPOINT_MALFORMED
+    assert refusal_from(parse_index, content).reason is Reason.CHECKPOINT_MALFORMED
 
 
 def spec(name: str) -> TensorSpec:
@@ -130,7 +124,5 @@ def test_an_index_that_matches_its_files_passes() -> None:
     ],
 )
 def test_an_index_that_does_not_match_its_files_is_refused(index: dict[str, str]) -> None:
-    with pytest.raises(Refusal) as refused:
-        check_tensors_once(an_index(**index), HELD)
-
-    assert refused.value.reason is Reason.CHECKPOINT_MALFORMED
+    refusal = refusal_from(check_tensors_once, an_index(**index), HELD)
+    assert refusal.reason is Reason.CHECKPOINT_MALFORMED

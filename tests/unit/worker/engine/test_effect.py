@@ -95,10 +95,7 @@ async def test_the_state_has_the_effect_of_the_last_load_and_its_time(
 ) -> None:
     assert serving.state.effect is None
     before = serving.state.digest
-    await serving.stage("1")
-    await serving.pause()
-    await serving.load("1")
-    await serving.resume("1")
+    await serving.swap("1")
     await settle(serving.agent)
 
     effect = present(serving.state.effect)

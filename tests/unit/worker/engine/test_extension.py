@@ -335,15 +335,7 @@ def test_bytes_that_a_mapping_changes_after_the_digest_fail_the_load(
     assert (answer["ok"], answer["touched"]) == (False, True)
     assert answer["reason"] == "CheckpointChanged"
     assert "head.weight" in answer["error"]
-
-
-def test_no_byte_that_differs_from_its_digest_reaches_the_model(
-    worker: Any, tmp_path: Path, writer: mmap.mmap, before_reading: BeforeReading
-) -> None:
-    before_reading(lambda: writer.__setitem__(-1, 99))
-    loaded(worker, tmp_path / "a.safetensors")
-
-    assert "head.weight" not in worker.model.written
+    assert "head.weight" not in worker.model.written, "no such byte reaches the model"
 
 
 @pytest.mark.parametrize(

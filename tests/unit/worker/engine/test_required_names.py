@@ -135,9 +135,7 @@ def test_other_than_one_entry_point_is_refused(
         check_engine()
 
 
-def test_a_plugin_that_does_not_import_is_refused_at_start(
-    vllm: SimpleNamespace,
-) -> None:
+def test_a_plugin_that_does_not_import_is_refused_at_start(vllm: SimpleNamespace) -> None:
     def fail() -> None:
         raise ImportError("it is broken")
 

@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet_worker.engine.facts import (
-    Offsets,
-    bytes_of_byte_level,
-    bytes_of_sentence_piece,
-    text_of,
-)
+from fleet_worker.engine.facts import Offsets, bytes_of_byte_level, bytes_of_sentence_piece, text_of
 from fleet_worker.engine.vllm_facts import TokenizerVocabulary
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.fake_modules import install
 
 from fleet_worker.engine.unfinished import drop_unfinished, layers_without_all_parts
 from fleet_worker.engine.vllm_names import LAYERWISE
@@ -50,14 +51,12 @@ class FakeModel:
 
 @pytest.fixture
 def layerwise(monkeypatch: pytest.MonkeyPatch) -> Any:
-    module: Any = ModuleType(LAYERWISE)
-    module.get_layerwise_info = lambda layer: layer
-    module._place_kernel_tensors = lambda layer, info: setattr(
-        layer, "tensors", info.kernel_tensors
-    )
-    module.LOADING_LAYERS = {"a layer"}
-    monkeypatch.setitem(sys.modules, LAYERWISE, module)
-    return module
+    def place(layer: FakeLayer, info: FakeLayer) -> None:
+        layer.tensors = str(info.kernel_tensors)
+
+    members = {"get_layerwise_info": lambda layer: layer, "_place_kernel_tensors": place}
+    install(monkeypatch, {LAYERWISE: members | {"LOADING_LAYERS": {"a layer"}}})
+    return sys.modules[LAYERWISE]
 
 
 def test_unfinished_layers_get_their_tensors_back_and_lose_their_parts(layerwise: Any) -> None:

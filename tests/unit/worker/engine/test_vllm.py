@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.fake_vllm_client import FakeVllmClient, answer_of
 from tests.support.tiny import write_tiny
+from tests.support.worker_harness import failing
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.keeping import OwnPass
 from fleet_worker.checkpoint.opening import open_checkpoint
-from fleet_worker.engine.effect import Effect
 from fleet_worker.engine.records import Checksum
 from fleet_worker.engine.vllm import VllmEngine
-from fleet_worker.errors import EngineFailure, Refusal
-from fleet_worker.protocol import EngineInfo, PauseMode, Reason
+from fleet_worker.errors import Refusal
+from fleet_worker.protocol import EngineInfo, Reason
 
 SEEN = {"compared": 4, "covered": 8, "changed": 2.0, "same": False, "why_not": ""}
 GOOD = {"ok": True, "touched": True, "error": None, "reason": None, "copy_seconds": 0.5}
@@ -34,54 +35,13 @@ HELD: dict[str, Any] = {
 NOTHING = HELD | {"bytes": 0, "registered": 0, "huge": 0}
 
 
-class Client:
-    """As much of vLLM's `AsyncLLM` as is used."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, Any]] = []
-        self.answers: dict[str, Any] = {}
-        self.errored = False
-        self.label = "default"
-
-    def __getattr__(self, name: str) -> Any:
-        async def call(*arguments: Any, **named: Any) -> Any:
-            if name == "collective_rpc":
-                return self.of_each_process(*named["args"])
-            self.calls.append((name, named or arguments))
-            answer = self.answers.get(name, True)
-            if isinstance(answer, Exception):
-                raise answer
-            if name == "update_weight_version" and answer is True:
-                self.label = arguments[0]
-            return self.label if name == "get_weight_version" and answer is True else answer
-
-        return call
-
-    def of_each_process(self, method: str, arguments: Any) -> list[Any]:
-        """The answers of `rlfleet_call`. An answer that is an exception is raised by the call."""
-        self.calls.append((method, arguments))
-        results = self.answers.get(method, [None])
-        if isinstance(results, Exception):
-            raise results
-        return [answer_of(method, each) for each in results]
-
-    def get_num_unfinished_requests(self) -> int:
-        return 7
-
-
-def answer_of(method: str, result: Any) -> Any:
-    """The answer of one process, with the error if the result is one."""
-    error = str(result) if isinstance(result, Exception) else None
-    return {"method": method, "error": error, "result": None if error else result}
+@pytest.fixture
+def client() -> FakeVllmClient:
+    return FakeVllmClient()
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client()
-
-
-@pytest.fixture
-def engine(client: Client) -> VllmEngine:
+def engine(client: FakeVllmClient) -> VllmEngine:
     return VllmEngine(client, EngineInfo(version="0.32.0", model="policy"))
 
 
@@ -92,23 +52,8 @@ def checkpoint(tmp_path: Path) -> Iterator[Checkpoint]:
     opened.close()
 
 
-async def failure_of(call: Any) -> EngineFailure:
-    with pytest.raises(EngineFailure) as failure:
-        await call
-    return failure.value
-
-
-@pytest.mark.parametrize("mode", list(PauseMode))
-async def test_a_pause_always_clears_the_cache(
-    engine: VllmEngine, client: Client, mode: PauseMode
-) -> None:
-    await engine.pause(mode)
-
-    assert client.calls == [("pause_generation", {"mode": mode.value, "clear_cache": True})]
-
-
 async def test_a_load_passes_open_descriptors_instead_of_paths_and_what_differs_from_the_files(
-    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+    engine: VllmEngine, client: FakeVllmClient, checkpoint: Checkpoint
 ) -> None:
     client.answers["rlfleet_load"] = [GOOD, GOOD]
     (file,) = checkpoint.files
@@ -129,7 +74,7 @@ async def test_a_load_passes_open_descriptors_instead_of_paths_and_what_differs_
 
 
 async def test_bytes_whose_memory_was_freed_are_compared_when_they_are_loaded_again(
-    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+    engine: VllmEngine, client: FakeVllmClient, checkpoint: Checkpoint
 ) -> None:
     client.answers["rlfleet_load"] = [GOOD, GOOD]
     checkpoint.read_all(budget=1 << 20, check_cancelled=lambda: None)
@@ -141,18 +86,18 @@ async def test_bytes_whose_memory_was_freed_are_compared_when_they_are_loaded_ag
 
 
 async def test_a_load_that_finds_other_bytes_reports_changed_files(
-    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+    engine: VllmEngine, client: FakeVllmClient, checkpoint: Checkpoint
 ) -> None:
     changed = REFUSED | {"touched": True, "reason": "CheckpointChanged"}
     client.answers["rlfleet_load"] = [GOOD, changed]
-    failure = await failure_of(engine.load(checkpoint))
+    failure = await failing(engine.load(checkpoint))
 
     assert (failure.touched, failure.reason) == (True, Reason.CHECKPOINT_CHANGED)
 
 
 @pytest.mark.parametrize("call", ["load", "join"])
 async def test_what_a_kernel_cannot_take_over_is_refused_before_the_call(
-    engine: VllmEngine, client: Client, checkpoint: Checkpoint, call: str
+    engine: VllmEngine, client: FakeVllmClient, checkpoint: Checkpoint, call: str
 ) -> None:
     client.answers["rlfleet_unfit_kernel"] = [None, "the kernel of up keeps its weights"]
     with pytest.raises(Refusal, match="kernel of up") as refused:
@@ -163,7 +108,7 @@ async def test_what_a_kernel_cannot_take_over_is_refused_before_the_call(
 
 
 async def test_a_load_lasts_until_the_slowest_process_has_all_bytes_and_compares_nothing(
-    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+    engine: VllmEngine, client: FakeVllmClient, checkpoint: Checkpoint
 ) -> None:
     client.answers["rlfleet_load"] = [GOOD, GOOD | {"copy_seconds": 0.75}]
 
@@ -171,16 +116,8 @@ async def test_a_load_lasts_until_the_slowest_process_has_all_bytes_and_compares
     assert "rlfleet_effect" not in [name for name, _ in client.calls]
 
 
-async def test_the_effect_of_a_load_covers_all_processes(
-    engine: VllmEngine, client: Client
-) -> None:
-    client.answers["rlfleet_effect"] = [SEEN, SEEN]
-
-    assert await engine.compare() == Effect(0.25, compared_elements=8, elements=16)
-
-
 async def test_processes_hold_sealed_memory_only(
-    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+    engine: VllmEngine, client: FakeVllmClient, checkpoint: Checkpoint
 ) -> None:
     client.answers["rlfleet_hold"] = [NOTHING]
     checkpoint.read_all(budget=0, check_cancelled=lambda: None)
@@ -212,7 +149,7 @@ async def test_processes_hold_sealed_memory_only(
     ],
 )
 async def test_the_line_about_copies_is_that_of_the_slowest_process(
-    engine: VllmEngine, client: Client, answers: list[Any], line: str
+    engine: VllmEngine, client: FakeVllmClient, answers: list[Any], line: str
 ) -> None:
     client.answers["rlfleet_hold"] = answers
     held = await engine.hold(None)
@@ -223,7 +160,7 @@ async def test_the_line_about_copies_is_that_of_the_slowest_process(
 
 
 async def test_bytes_are_ready_once_all_processes_hold_them(
-    engine: VllmEngine, client: Client
+    engine: VllmEngine, client: FakeVllmClient
 ) -> None:
     client.answers["rlfleet_hold"] = [HELD, HELD | {"done": False}]
 
@@ -231,7 +168,7 @@ async def test_bytes_are_ready_once_all_processes_hold_them(
 
 
 async def test_all_processes_together_keep_no_more_of_what_differs_than_there_is_room(
-    client: Client,
+    client: FakeVllmClient,
 ) -> None:
     """Each keeps all of it, and all together copy it once more in a load."""
     info = EngineInfo(version="0.32.0", model="policy", world_size=4)
@@ -246,7 +183,7 @@ async def test_all_processes_together_keep_no_more_of_what_differs_than_there_is
     ("drawn", "found"), [(["a", "a"], "a"), (["a", "b"], None), ([None, None], None)]
 )
 async def test_all_processes_of_an_engine_are_in_one_group(
-    engine: VllmEngine, client: Client, drawn: list[str | None], found: str | None
+    engine: VllmEngine, client: FakeVllmClient, drawn: list[str | None], found: str | None
 ) -> None:
     client.answers["rlfleet_group"] = drawn
 
@@ -255,7 +192,7 @@ async def test_all_processes_of_an_engine_are_in_one_group(
 
 
 async def test_an_update_over_a_collective_is_compared_with_the_sample_before_it(
-    engine: VllmEngine, client: Client
+    engine: VllmEngine, client: FakeVllmClient
 ) -> None:
     client.answers["rlfleet_effect"] = [SEEN]
     client.answers["rlfleet_layers_without_all_parts"] = [[]]
@@ -275,71 +212,75 @@ async def test_an_update_over_a_collective_is_compared_with_the_sample_before_it
 
 
 async def test_an_update_without_all_parts_of_a_layer_is_not_finished(
-    engine: VllmEngine, client: Client
+    engine: VllmEngine, client: FakeVllmClient
 ) -> None:
     client.answers["rlfleet_layers_without_all_parts"] = [[], ["model.qkv_proj"]]
-    failure = await failure_of(engine.end_transfer())
+    failure = await failing(engine.end_transfer())
 
     assert failure.touched
     assert "model.qkv_proj" in failure.message
     assert "rlfleet_finish_transfer" not in [name for name, _ in client.calls]
 
 
-async def test_the_error_of_one_process_fails_the_call(engine: VllmEngine, client: Client) -> None:
+async def test_the_error_of_one_process_fails_the_call(
+    engine: VllmEngine, client: FakeVllmClient
+) -> None:
     client.answers["update_weights"] = [None, ValueError("a shape differs")]
-    failure = await failure_of(engine.receive({"names": []}))
+    failure = await failing(engine.receive({"names": []}))
 
     assert (failure.message, failure.touched) == ("a shape differs", True)
 
 
 @pytest.mark.parametrize("answer", [None, True, answer_of("rlfleet_load", GOOD)])
 async def test_a_process_that_answers_to_another_call_fails_the_call(
-    engine: VllmEngine, client: Client, monkeypatch: pytest.MonkeyPatch, answer: Any
+    engine: VllmEngine, client: FakeVllmClient, monkeypatch: pytest.MonkeyPatch, answer: Any
 ) -> None:
     answers = [answer_of("rlfleet_probe", GOOD), answer]
     monkeypatch.setattr(client, "of_each_process", lambda *_: answers)
-    failure = await failure_of(engine.probe())
+    failure = await failing(engine.probe())
 
     assert failure.touched
 
 
 async def test_a_load_that_every_process_refused_left_the_model_unchanged(
-    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+    engine: VllmEngine, client: FakeVllmClient, checkpoint: Checkpoint
 ) -> None:
     client.answers["rlfleet_load"] = [REFUSED]
-    failure = await failure_of(engine.load(checkpoint))
+    failure = await failing(engine.load(checkpoint))
 
     assert failure.touched is False
     assert "no such file" in failure.message
 
 
 async def test_a_load_that_only_some_processes_did_changed_the_model(
-    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+    engine: VllmEngine, client: FakeVllmClient, checkpoint: Checkpoint
 ) -> None:
     client.answers["rlfleet_load"] = [GOOD, REFUSED]
 
-    assert (await failure_of(engine.load(checkpoint))).touched is True
+    assert (await failing(engine.load(checkpoint))).touched is True
 
 
 async def test_a_load_without_an_answer_may_have_changed_the_model(
-    engine: VllmEngine, client: Client, checkpoint: Checkpoint
+    engine: VllmEngine, client: FakeVllmClient, checkpoint: Checkpoint
 ) -> None:
     client.answers["rlfleet_load"] = RuntimeError("engine dead")
 
-    assert (await failure_of(engine.load(checkpoint))).touched is True
+    assert (await failing(engine.load(checkpoint))).touched is True
 
 
-async def test_a_failed_check_reports_what_it_saw(engine: VllmEngine, client: Client) -> None:
+async def test_a_failed_check_reports_what_it_saw(
+    engine: VllmEngine, client: FakeVllmClient
+) -> None:
     bad = {"ok": False, "error": "the logits are infinite or not numbers"}
     client.answers["rlfleet_probe"] = [{"ok": True, "error": None}, bad]
-    failure = await failure_of(engine.probe())
+    failure = await failing(engine.probe())
 
     assert (failure.reason, failure.touched) == (Reason.PROBE_FAILED, True)
     assert "logits" in failure.message
 
 
 async def test_the_checksum_covers_all_processes_by_rank(
-    engine: VllmEngine, client: Client
+    engine: VllmEngine, client: FakeVllmClient
 ) -> None:
     async def found(*ranks: str, complete: bool = True) -> Checksum:
         answers = [{"checksum": each, "complete": True} for each in ranks]
@@ -356,7 +297,7 @@ async def test_the_checksum_covers_all_processes_by_rank(
 
 
 async def test_all_caches_are_reset_and_a_cache_that_remains_is_a_failure(
-    engine: VllmEngine, client: Client
+    engine: VllmEngine, client: FakeVllmClient
 ) -> None:
     await engine.reset_caches()
     assert [name for name, _ in client.calls] == [
@@ -366,16 +307,16 @@ async def test_all_caches_are_reset_and_a_cache_that_remains_is_a_failure(
     ]
     client.answers["reset_prefix_cache"] = False
 
-    assert (await failure_of(engine.reset_caches())).touched is True
+    assert (await failing(engine.reset_caches())).touched is True
 
 
 async def test_a_label_that_the_engine_does_not_accept_is_a_failure(
-    engine: VllmEngine, client: Client
+    engine: VllmEngine, client: FakeVllmClient
 ) -> None:
     await engine.set_version("7@3fa9c1d04b2e")
     assert client.label == "7@3fa9c1d04b2e"
     client.answers["update_weight_version"] = None
-    failure = await failure_of(engine.set_version("8@3fa9c1d04b2e"))
+    failure = await failing(engine.set_version("8@3fa9c1d04b2e"))
 
     assert failure.touched is True
     assert "@" not in failure.message, "the engine's labels are its own"
@@ -384,15 +325,17 @@ async def test_a_label_that_the_engine_does_not_accept_is_a_failure(
 
 @pytest.mark.parametrize("call", ["ping", "resume"])
 async def test_any_exception_of_the_client_becomes_an_engine_failure(
-    engine: VllmEngine, client: Client, call: str
+    engine: VllmEngine, client: FakeVllmClient, call: str
 ) -> None:
     client.answers["get_weight_version"] = client.answers["resume_generation"] = ValueError()
-    failure = await failure_of(getattr(engine, call)())
+    failure = await failing(getattr(engine, call)())
 
     assert (failure.touched, failure.message) == (False, "ValueError")
 
 
-def test_frequently_read_values_come_from_memory(engine: VllmEngine, client: Client) -> None:
+def test_frequently_read_values_come_from_memory(
+    engine: VllmEngine, client: FakeVllmClient
+) -> None:
     assert engine.unfinished() == 7
     assert engine.is_dead is False
     client.errored = True
@@ -402,7 +345,7 @@ def test_frequently_read_values_come_from_memory(engine: VllmEngine, client: Cli
 
 
 async def test_a_load_in_place_names_both_versions_and_says_why_a_process_refuses_it(
-    engine: VllmEngine, client: Client, checkpoint: Checkpoint, tmp_path: Path
+    engine: VllmEngine, client: FakeVllmClient, checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
     base = open_checkpoint(str(write_tiny(tmp_path / "0")), None)
     for each in (base, checkpoint):
@@ -420,8 +363,5 @@ async def test_a_load_in_place_names_both_versions_and_says_why_a_process_refuse
     assert why == "the model is quantised"
     assert client.calls == [
         ("rlfleet_hold", {"links": links[0], "base": links[1], "room": 0, "samples": True}),
-        (
-            "rlfleet_load_in_place",
-            {"files": links[0], "base": links[1], "copies": {}, "casts": {}},
-        ),
+        ("rlfleet_load_in_place", {"files": links[0], "base": links[1], "copies": {}, "casts": {}}),
     ]

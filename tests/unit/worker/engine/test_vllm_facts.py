@@ -52,12 +52,7 @@ def test_a_valid_id_is_one_of_the_model_or_the_tokenizer(
 
 
 @pytest.mark.parametrize(
-    "app",
-    [
-        {},
-        described(),
-        described(token_ids={}, sampling_params={"$ref": "elsewhere"}),
-    ],
+    "app", [{}, described(), described(token_ids={}, sampling_params={"$ref": "elsewhere"})]
 )
 def test_an_unexpected_description_of_a_route_is_an_error(app: Any) -> None:
     with pytest.raises(UnsupportedEngineError, match="/inference/v1/generate"):

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.support.fake_modules import install
+from tests.support.fake_vllm_client import MAX_LENGTH, FakeVllmClient
+from tests.support.worker_harness import failing, refused
 
 from fleet_worker.engine.records import EngineAdapter
 from fleet_worker.engine.vllm import VllmEngine
-from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import EngineInfo, Reason
 
-MAX_LENGTH = 64
 ADAPTER = EngineAdapter("sql@3@3fa9c1d04b2e", 1007, "/private/3")
 
 
@@ -61,87 +62,12 @@ def _fake_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@dataclass
-class FakeClient:
-    """As much of vLLM's `AsyncLLM` as these calls use: tokens are the letters' numbers.
-
-    Fields:
-        slots: numbers of the adapters that it holds.
-        takes / gives: whether it adds and removes adapters.
-        dropped: modules of an adapter that each process does not apply.
-        answers: what a call returns or raises.
-    """
-
-    slots: set[int] = field(default_factory=set)
-    takes: bool = True
-    gives: bool = True
-    dropped: Sequence[list[str]] = ([], [])
-    max_logprobs: int = 20
-    answers: dict[str, Any] = field(default_factory=dict)
-    calls: list[tuple[str, Any]] = field(default_factory=list)
-    prompts: list[tuple[Any, FakeParameters, str]] = field(default_factory=list)
-
-    @property
-    def vllm_config(self) -> Any:
-        config = SimpleNamespace(max_model_len=MAX_LENGTH, max_logprobs=self.max_logprobs)
-        return SimpleNamespace(model_config=config)
-
-    @property
-    def output_processor(self) -> Any:
-        return SimpleNamespace(request_states={"a": 1, "b": 2}, parent_requests={"c": 3})
-
-    def get_tokenizer(self) -> Any:
-        return SimpleNamespace(encode=lambda text: [ord(letter) for letter in text])
-
-    async def generate(
-        self, prompt: Any, parameters: FakeParameters, request_id: str
-    ) -> AsyncIterator[Any]:
-        self.prompts.append((prompt, parameters, request_id))
-        if (error := self.answers.get("generate")) is not None:
-            raise error
-        ids = prompt["prompt_token_ids"]
-        reported = [None, *({i: SimpleNamespace(logprob=-i / 100)} for i in ids[1:])]
-        made = SimpleNamespace(token_ids=list(range(parameters.max_tokens)))
-        yield SimpleNamespace(outputs=[], prompt_token_ids=[], prompt_logprobs=[])
-        yield SimpleNamespace(outputs=[made], prompt_token_ids=ids, prompt_logprobs=reported)
-
-    async def collective_rpc(self, name: str, *, args: tuple[str, dict[str, Any]]) -> list[Any]:
-        """The answers of two processes. Slots are those of the second one."""
-        assert name == "rlfleet_call"
-        method, given = args
-        self.calls.append((method, given))
-        answer = self.answers.get(method)
-        if isinstance(answer, Exception):
-            raise answer
-        if method == "rlfleet_add_adapter" and self.takes:
-            self.slots.add(given["number"])
-        if method == "remove_lora" and self.gives:
-            self.slots.discard(given["lora_id"])
-        results: list[Any] = [None, None]
-        if method == "rlfleet_adapters":
-            missing = set() if self.takes else {ADAPTER.number}
-            results = [sorted(self.slots | missing), sorted(self.slots)]
-        if method in {"rlfleet_layers_without_all_parts", "rlfleet_effect"}:
-            results = [answer or [], answer or []]
-        if method == "rlfleet_add_adapter":
-            results = list(self.dropped)
-        return [{"method": method, "error": None, "result": each} for each in results]
-
-    def __getattr__(self, name: str) -> Any:
-        async def call(*arguments: Any, **named: Any) -> Any:
-            self.calls.append((name, named or arguments))
-            answer = self.answers.get(name)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        return call
-
-
 @pytest.fixture
-def client() -> FakeClient:
+def client() -> FakeVllmClient:
     seen = {"compared": 4, "covered": 8, "changed": 2.0, "same": False, "why_not": ""}
-    return FakeClient(answers={"rlfleet_effect": seen})
+    made = FakeVllmClient()
+    made.answers = {"rlfleet_effect": [seen], "rlfleet_layers_without_all_parts": [[]]}
+    return made
 
 
 @pytest.fixture
@@ -150,7 +76,7 @@ def models() -> Any:
 
 
 @pytest.fixture
-def engine(client: FakeClient, models: Any) -> VllmEngine:
+def engine(client: FakeVllmClient, models: Any) -> VllmEngine:
     return VllmEngine(client, EngineInfo(version="0.32.0", model="policy"), models)
 
 
@@ -158,7 +84,7 @@ def engine(client: FakeClient, models: Any) -> VllmEngine:
 
 
 async def test_a_sample_is_greedy_and_returns_the_ids_of_prompt_and_continuation(
-    engine: VllmEngine, client: FakeClient
+    engine: VllmEngine, client: FakeVllmClient
 ) -> None:
     assert await engine.sample("ab", 3) == ([97, 98], [0, 1, 2])
     ((prompt, parameters, _),) = client.prompts
@@ -171,21 +97,20 @@ async def test_a_sample_is_greedy_and_returns_the_ids_of_prompt_and_continuation
     [(1, 1, True), (MAX_LENGTH - 9, 8, True), (MAX_LENGTH - 8, 8, False), (0, 8, False)],
 )
 async def test_a_prompt_must_leave_room_for_its_continuation_and_one_more_token(
-    engine: VllmEngine, client: FakeClient, length: int, max_tokens: int, fits: bool
+    engine: VllmEngine, client: FakeVllmClient, length: int, max_tokens: int, fits: bool
 ) -> None:
     if fits:
         ids, made = await engine.sample("x" * length, max_tokens)
         assert len(ids) + len(made) + 1 <= MAX_LENGTH, "scored, it is a prompt that needs a token"
         return
-    with pytest.raises(Refusal) as refused:
-        await engine.sample("x" * length, max_tokens)
-    assert refused.value.reason is Reason.BAD_REQUEST
-    assert "xxx" not in refused.value.message, "a message holds no prompt"
+    refusal = await refused(engine.sample("x" * length, max_tokens))
+    assert refusal.reason is Reason.BAD_REQUEST
+    assert "xxx" not in refusal.message, "a message holds no prompt"
     assert client.prompts == []
 
 
 async def test_each_canary_prompt_has_its_own_request_id_and_cache(
-    engine: VllmEngine, client: FakeClient
+    engine: VllmEngine, client: FakeVllmClient
 ) -> None:
     await asyncio.gather(*(engine.sample("same", 2) for _ in range(4)))
 
@@ -194,7 +119,7 @@ async def test_each_canary_prompt_has_its_own_request_id_and_cache(
 
 
 async def test_scoring_returns_only_the_requested_tokens(
-    engine: VllmEngine, client: FakeClient
+    engine: VllmEngine, client: FakeVllmClient
 ) -> None:
     positions = await engine.score([10, 20, 30], first=1)
 
@@ -211,7 +136,7 @@ async def test_the_first_token_of_a_text_has_no_log_probability(engine: VllmEngi
 
 @pytest.mark.parametrize(("allowed", "asked"), [(-1, 20), (0, 0), (5, 5), (20, 20), (500, 20)])
 async def test_the_number_of_log_probabilities_respects_the_engines_limit(
-    engine: VllmEngine, client: FakeClient, allowed: int, asked: int
+    engine: VllmEngine, client: FakeVllmClient, allowed: int, asked: int
 ) -> None:
     client.max_logprobs = allowed
     await engine.score([10, 20], first=1)
@@ -223,21 +148,20 @@ async def test_the_number_of_log_probabilities_respects_the_engines_limit(
     "ask", [lambda engine: engine.sample("ab", 2), lambda engine: engine.score([1, 2], first=1)]
 )
 async def test_a_failed_canary_prompt_left_the_weights_unchanged(
-    engine: VllmEngine, client: FakeClient, ask: Callable[[VllmEngine], Awaitable[Any]]
+    engine: VllmEngine, client: FakeVllmClient, ask: Callable[[VllmEngine], Awaitable[Any]]
 ) -> None:
     client.answers["generate"] = RuntimeError("out of blocks")
-    with pytest.raises(EngineFailure) as failed:
-        await ask(engine)
+    failure = await failing(ask(engine))
 
-    assert failed.value.touched is False
-    assert "out of blocks" in failed.value.message
+    assert failure.touched is False
+    assert "out of blocks" in failure.message
 
 
 # --- adapters -------------------------------------------------------------------------------------
 
 
 async def test_an_adapter_is_added_under_its_name_number_and_private_directory(
-    engine: VllmEngine, client: FakeClient
+    engine: VllmEngine, client: FakeVllmClient
 ) -> None:
     await engine.add_adapter(ADAPTER)
     given = {"name": "sql@3@3fa9c1d04b2e", "number": 1007, "path": "/private/3"}
@@ -248,7 +172,7 @@ async def test_an_adapter_is_added_under_its_name_number_and_private_directory(
 
 
 async def test_an_adapter_that_the_engine_does_not_list_is_a_failure(
-    engine: VllmEngine, client: FakeClient
+    engine: VllmEngine, client: FakeVllmClient
 ) -> None:
     client.takes = False
     with pytest.raises(EngineFailure, match="adapter sql at version 3"):
@@ -260,7 +184,7 @@ async def test_an_adapter_that_the_engine_does_not_list_is_a_failure(
 
 
 async def test_an_adapter_with_modules_that_no_process_applies_is_a_failure(
-    engine: VllmEngine, client: FakeClient
+    engine: VllmEngine, client: FakeVllmClient
 ) -> None:
     first, second = "layers.0.q_proj", "layers.1.q_proj"
     client.dropped = ["visual.1", "visual.0", first], ["visual.0", "visual.1", second]
@@ -274,7 +198,7 @@ async def test_an_adapter_with_modules_that_no_process_applies_is_a_failure(
 
 
 async def test_a_stage_of_a_pipeline_need_not_apply_the_modules_of_other_stages(
-    engine: VllmEngine, client: FakeClient
+    engine: VllmEngine, client: FakeVllmClient
 ) -> None:
     client.dropped = ["layers.1.q_proj"], ["layers.0.q_proj"]
     await engine.add_adapter(ADAPTER)
@@ -323,17 +247,16 @@ CALLS: Sequence[tuple[str, Callable[[VllmEngine], Awaitable[Any]], bool]] = (
 @pytest.mark.parametrize(("name", "call", "touches"), CALLS)
 async def test_a_failed_call_reports_whether_the_weights_may_have_changed(
     engine: VllmEngine,
-    client: FakeClient,
+    client: FakeVllmClient,
     name: str,
     call: Callable[[VllmEngine], Awaitable[Any]],
     touches: bool,
 ) -> None:
     client.answers[name] = ConnectionError("the engine is gone")
-    with pytest.raises(EngineFailure) as failed:
-        await call(engine)
+    failure = await failing(call(engine))
 
-    assert failed.value.touched is touches
-    assert failed.value.message == "ConnectionError: the engine is gone"
+    assert failure.touched is touches
+    assert failure.message == "ConnectionError: the engine is gone"
 
 
 @pytest.mark.parametrize(
@@ -342,14 +265,16 @@ async def test_a_failed_call_reports_whether_the_weights_may_have_changed(
     ids=["one for all processes", "one a process"],
 )
 async def test_a_trainers_transfer_parameters_are_passed_on_unchanged(
-    engine: VllmEngine, client: FakeClient, given: Any, passed: Any
+    engine: VllmEngine, client: FakeVllmClient, given: Any, passed: Any
 ) -> None:
     await engine.receive(given)
 
     assert client.calls == [("update_weights", {"update_info": passed})]
 
 
-async def test_the_end_of_a_transfer_sets_no_label(engine: VllmEngine, client: FakeClient) -> None:
+async def test_the_end_of_a_transfer_sets_no_label(
+    engine: VllmEngine, client: FakeVllmClient
+) -> None:
     await engine.begin_transfer()
     await engine.end_transfer()
 
@@ -358,7 +283,7 @@ async def test_the_end_of_a_transfer_sets_no_label(engine: VllmEngine, client: F
 
 @pytest.mark.parametrize(("tags", "asked"), [(None, None), (("weights",), ["weights"])])
 async def test_parts_of_an_engine_can_be_woken(
-    engine: VllmEngine, client: FakeClient, tags: Sequence[str] | None, asked: list[str] | None
+    engine: VllmEngine, client: FakeVllmClient, tags: Sequence[str] | None, asked: list[str] | None
 ) -> None:
     client.answers["wake_up"] = True
     assert await engine.wake(tags) is True
@@ -367,7 +292,7 @@ async def test_parts_of_an_engine_can_be_woken(
 
 
 async def test_aborting_all_ends_choices_and_their_parent_requests(
-    engine: VllmEngine, client: FakeClient
+    engine: VllmEngine, client: FakeVllmClient
 ) -> None:
     assert await engine.abort(None) == 3
     assert await engine.abort(["x", "y"]) == 2

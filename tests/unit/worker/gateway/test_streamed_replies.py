@@ -102,10 +102,7 @@ def joined(choices: list[dict[str, Any]], index: int) -> dict[str, list[Any]]:
     st.sampled_from(["chat", "completion"]),
 )
 def test_a_stream_in_any_order_has_the_token_names_of_the_whole_reply(
-    answers: list[tuple[list[int], list[int]]],
-    order: list[int],
-    asks: dict[str, Any],
-    kind: str,
+    answers: list[tuple[list[int], list[int]]], order: list[int], asks: dict[str, Any], kind: str
 ) -> None:
     def made(index: int, ids: Sequence[int], *, key: str, end: str | None) -> dict[str, Any]:
         if kind == "completion":

@@ -9,7 +9,6 @@ import httpx
 import pytest
 from tests.support.fake_server import ONE, FakeChoice, FakePort, ended
 from tests.support.tiny import BASE_DIGEST
-from tests.support.worker_harness import WorkerHarness
 
 CHAT, TOKEN_CHAT, COMPLETION = (
     "/v1/chat/completions",
@@ -324,10 +323,7 @@ async def test_generate_with_text_output_names_its_tokens(port: FakePort) -> Non
     choice = {"index": 0, "token_ids": [0xE2], "logprobs": {"content": [entry]}}
     port.server.prompts, port.server.reply = [ONE], {"choices": [choice]}
     reply = await port.ask(
-        "/inference/v1/generate",
-        token_ids=[1],
-        sampling_params={"logprobs": 0},
-        output_mode="text",
+        "/inference/v1/generate", token_ids=[1], sampling_params={"logprobs": 0}, output_mode="text"
     )
 
     (named,) = reply.json()["choices"][0]["logprobs"]["content"]
@@ -373,29 +369,6 @@ async def test_an_echo_with_log_probabilities_has_the_text_of_the_prompt(
     assert named["logprobs"]["text_offset"] == [0, 1, 2]
 
 
-async def test_a_responses_stream_delays_its_headers_until_the_first_token(
-    port: FakePort, serving: WorkerHarness
-) -> None:
-    async def swap() -> None:
-        await serving.stage("1")
-        await serving.pause()
-        await serving.load("1")
-        await serving.resume("1")
-
-    port.server.early = [b'event: response.created\ndata: {"type":"response.created"}\n\n']
-    ending = {"type": "response.completed", "response": {"id": "x"}}
-    port.server.reply = [{"type": "response.output_text.delta", "delta": "a"}, ending]
-    steps: Any = [swap, [FakeChoice(0)], [ended(0, ("1", 0, 2))]]
-    port.server.prompts = [steps]
-    reply = await port.ask("/v1/responses", stream=True)
-
-    assert reply.headers["x-weight-version-start"] == "1"
-    kinds = [event["type"] for event in events_of(reply)[:-1] if isinstance(event, dict)]
-    assert kinds == ["response.created", "response.output_text.delta", "response.completed"]
-    assert '"weight_versions":[{"version":"1"' in reply.text
-    assert port.unlabelled() == 0
-
-
 @pytest.mark.parametrize("count", [0, 2])
 async def test_engine_data_without_exactly_one_choice_is_an_error(
     port: FakePort, count: int
@@ -425,9 +398,7 @@ async def test_nvext_omits_what_the_engine_did_not_return(
     assert what in found.json()["error"]["message"]
 
 
-async def test_prompt_log_probabilities_may_be_on_the_choice_or_absent(
-    port: FakePort,
-) -> None:
+async def test_prompt_log_probabilities_may_be_on_the_choice_or_absent(port: FakePort) -> None:
     nvext = {"token_data": [5, 6], "extra_fields": ["prompt_logprobs"]}
     logprobs = [None, {"6": {"logprob": -3.0}}]
     on_choice = chat(choice={"prompt_logprobs": logprobs}, prompt_logprobs=None)

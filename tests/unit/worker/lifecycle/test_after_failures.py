@@ -13,9 +13,8 @@ from tests.support.fake_engine import touched, untouched
 from tests.support.present import present
 from tests.support.tiny import BASE_DIGEST, write_tiny
 from tests.support.waiting import soon
-from tests.support.worker_harness import HOLDER, TrainerHarness, WorkerHarness, refused
+from tests.support.worker_harness import HOLDER, TrainerHarness, WorkerHarness, failing, refused
 
-from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import AdapterRemoval, AdapterRequest, PauseMode, Phase, Reason, Source
 from fleet_worker.trainer.transfers import TransferRoom
 
@@ -30,33 +29,23 @@ def step(harness: WorkerHarness, number: int, value: float = 1.0) -> str:
     return str(write_tiny(harness.root / f"step_{number}", value))
 
 
-async def failing(call: Any) -> EngineFailure:
-    with pytest.raises(EngineFailure) as failure:
-        await call
-    return failure.value
-
-
 # --- updates over a collective ----------------------------------------------------------------------
 
 
-async def test_during_an_update_no_version_is_reported(
-    trainer: TrainerHarness,
-) -> None:
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.collective.begin_transfer(HOLDER)
+async def test_during_an_update_no_version_is_reported(trainer: TrainerHarness) -> None:
+    await trainer.begin_update()
     state = trainer.harness.state
 
     assert (state.version, state.source) == (None, None), "half of one and half of another"
-    await trainer.driver.collective.end_transfer(HOLDER, "7")
+    await trainer.collective.end_transfer(HOLDER, "7")
     assert trainer.harness.state.version == "7"
 
 
 async def test_an_update_under_a_trainers_pause_keeps_that_pause(trainer: TrainerHarness) -> None:
     harness = trainer.harness
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=True)
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=True)
     harness.clock.advance(20)
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.begin_update()
     pause = present(harness.state.pause)
 
     assert pause.cache_kept, "what the trainer wants to keep is kept"
@@ -67,12 +56,11 @@ async def test_files_loaded_after_a_failed_update_are_reported_as_files(
     trainer: TrainerHarness,
 ) -> None:
     harness = trainer.harness
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.begin_update()
     harness.engine.failures["receive"] = [touched()]
-    await failing(trainer.driver.collective.receive(HOLDER, {}))
+    await failing(trainer.collective.receive(HOLDER, {}))
     gate = harness.engine.gates["load"] = asyncio.Event()
-    loading = asyncio.create_task(trainer.driver.files.load(HOLDER, step(harness, 5)))
+    loading = asyncio.create_task(trainer.files.load(HOLDER, step(harness, 5)))
     await soon(lambda: any(call.endswith("step_5") for call in harness.engine.calls))
 
     assert harness.state.phase is Phase.LOADING
@@ -85,10 +73,9 @@ async def test_an_update_that_cannot_be_cancelled_ends_with_the_last_good_weight
     trainer: TrainerHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness = trainer.harness
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.begin_update()
     harness.engine.failures |= {"receive": [touched()], "cancel_transfer": [untouched()]}
-    await failing(trainer.driver.collective.receive(HOLDER, {}))
+    await failing(trainer.collective.receive(HOLDER, {}))
 
     assert (harness.state.phase, harness.state.version) == (Phase.JOINING, "base")
     assert "could not be cancelled" in caplog.text
@@ -98,13 +85,13 @@ async def test_an_update_that_cannot_be_cancelled_ends_with_the_last_good_weight
 async def test_files_with_the_label_of_an_update_are_different_weights(
     trainer: TrainerHarness,
 ) -> None:
-    agent, collective, names = trainer.harness.agent, trainer.driver.collective, []
+    agent, collective, names = trainer.harness.agent, trainer.collective, []
     await collective.join_transfer(HOLDER, {})
     for _ in range(2):
         await collective.begin_transfer(HOLDER)
         await collective.end_transfer(HOLDER, "5")
         names.append(agent.name)
-        await trainer.driver.files.load(HOLDER, step(trainer.harness, 5))
+        await trainer.files.load(HOLDER, step(trainer.harness, 5))
         names.append(agent.name)
 
     received, files, *again = names
@@ -119,7 +106,7 @@ async def test_files_with_the_label_of_an_update_are_different_weights(
 async def test_an_invalid_path_is_refused_without_being_repeated(
     trainer: TrainerHarness, path: str
 ) -> None:
-    refusal = await refused(trainer.driver.files.load(HOLDER, path, "5"))
+    refusal = await refused(trainer.files.load(HOLDER, path, "5"))
 
     assert refusal.reason is Reason.BAD_REQUEST
     assert len(refusal.message) < 100
@@ -132,54 +119,40 @@ async def test_an_invalid_path_is_refused_without_being_repeated(
 async def test_a_version_that_broke_the_engine_is_no_longer_held(
     serving: WorkerHarness, mistake: bool
 ) -> None:
-    await serving.stage("1")
-    await serving.pause()
+    await serving.staged_in_a_pause("1")
     staged = present(serving.agent.staging.staged)
     error: Any = ValueError("a mistake") if mistake else touched()
     serving.engine.failures["load"] = [error]
-    await failing(serving.load("1"))
+    failure = await failing(serving.load("1"))
 
+    assert ("ValueError" in failure.message) is mistake
+    assert (serving.agent.phase, serving.agent.version) == (Phase.JOINING, "base")
+    assert serving.engine.label == "base"
     await soon(lambda: staged.checkpoint.files == ())
     assert present(serving.agent.good.checkpoint).files, "what serves stays open"
-
-
-async def test_a_version_whose_files_changed_after_staging_is_no_longer_held(
-    serving: WorkerHarness,
-) -> None:
-    object.__setattr__(serving.agent.staging.rules, "budget_bytes", 0)
-    path = await serving.stage("1")
-    await serving.pause()
-    staged = present(serving.agent.staging.staged)
-    write_tiny(path, 9.0)
-    assert (await refused(serving.load("1"))).reason is Reason.CHECKPOINT_CHANGED
-
-    await soon(lambda: staged.checkpoint.files == ())
-    assert serving.state.staged is None, "staging it again reads what is there now"
 
 
 async def test_restored_weights_report_no_cache_keys_of_the_broken_load(
     trainer: TrainerHarness,
 ) -> None:
     harness = trainer.harness
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=True)
-    await trainer.driver.files.load(HOLDER, step(harness, 5))
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=True)
+    await trainer.files.load(HOLDER, step(harness, 5))
     assert harness.agent.kept.oldest == f"base@{BASE_DIGEST}"
     harness.engine.failures["load"] = [touched()]
-    await failing(trainer.driver.files.load(HOLDER, step(harness, 6, 2.0)))
+    await failing(trainer.files.load(HOLDER, step(harness, 6, 2.0)))
 
     assert harness.state.version == "5"
     assert harness.agent.kept.oldest is None, "all requests were ended, and their cache with them"
 
 
-async def test_restored_weights_cannot_be_renamed(
-    trainer: TrainerHarness,
-) -> None:
+async def test_restored_weights_cannot_be_renamed(trainer: TrainerHarness) -> None:
     harness = trainer.harness
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
-    await trainer.driver.files.load(HOLDER, step(harness, 5))
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.files.load(HOLDER, step(harness, 5))
     harness.engine.failures["load"] = [touched()]
-    await failing(trainer.driver.files.load(HOLDER, step(harness, 6, 2.0)))
-    refusal = await refused(trainer.driver.files.name_version(HOLDER, "6"))
+    await failing(trainer.files.load(HOLDER, step(harness, 6, 2.0)))
+    refusal = await refused(trainer.files.name_version(HOLDER, "6"))
 
     assert refusal.reason is Reason.VERSION_MISMATCH
     assert harness.engine.label == "5"
@@ -191,11 +164,11 @@ async def test_a_version_that_broke_the_engine_may_be_loaded_after_the_next_admi
     harness = trainer.harness
     path = step(harness, 5)
     harness.engine.failures["load"] = [touched()]
-    await failing(trainer.driver.files.load(HOLDER, path))
-    assert (await refused(trainer.driver.files.load(HOLDER, path))).reason is Reason.BROKEN
+    await failing(trainer.files.load(HOLDER, path))
+    assert (await refused(trainer.files.load(HOLDER, path))).reason is Reason.BROKEN
     await harness.admit("base")
 
-    assert await trainer.driver.files.load(HOLDER, path) == "5"
+    assert await trainer.files.load(HOLDER, path) == "5"
     assert harness.state.load_failure is None
 
 
@@ -206,9 +179,9 @@ async def test_clearing_the_cache_does_not_turn_an_aborting_pause_into_a_keeping
     trainer: TrainerHarness,
 ) -> None:
     harness = trainer.harness
-    await trainer.driver.seat.pause(HOLDER, PauseMode.ABORT, keep_cache=True)
+    await trainer.seat.pause(HOLDER, PauseMode.ABORT, keep_cache=True)
     harness.clock.advance(5)
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=False)
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=False)
     pause = present(harness.state.pause)
 
     assert (pause.mode, pause.cache_kept) == (PauseMode.ABORT, False)
@@ -230,9 +203,9 @@ async def test_a_drain_that_fails_after_its_deadline_is_a_failed_pause(
 
 async def test_every_call_of_a_trainer_renews_its_pause(trainer: TrainerHarness) -> None:
     harness = trainer.harness
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP)
     harness.clock.advance(50)
-    await trainer.driver.files.load(HOLDER, step(harness, 5))
+    await trainer.files.load(HOLDER, step(harness, 5))
 
     assert present(harness.state.pause).lease_remaining_seconds == 60
 
@@ -242,8 +215,8 @@ async def test_requests_end_before_the_engine_sleeps_and_a_second_sleep_has_no_e
 ) -> None:
     harness = trainer.harness
     harness.engine.running = 2
-    await trainer.driver.seat.sleep(HOLDER, 1, PauseMode.KEEP)
-    await trainer.driver.seat.sleep(HOLDER, 1, PauseMode.KEEP)
+    await trainer.seat.sleep(HOLDER, 1, PauseMode.KEEP)
+    await trainer.seat.sleep(HOLDER, 1, PauseMode.KEEP)
 
     assert harness.engine.calls == ["pause keep", "pause abort", "sleep 1"]
 
@@ -292,9 +265,7 @@ async def test_an_adapter_whose_load_failed_is_removed_from_the_engine(slots: Sl
     await soon(lambda: not list(slots.private.iterdir()))
 
 
-async def test_an_adapter_is_not_loaded_into_a_worker_that_started_to_drain(
-    slots: Slots,
-) -> None:
+async def test_an_adapter_is_not_loaded_into_a_worker_that_started_to_drain(slots: Slots) -> None:
     drained: list[Any] = []
     loop = asyncio.get_running_loop()
     drain = slots.harness.agent.drain
@@ -332,9 +303,7 @@ async def test_a_drained_worker_leaves_no_adapter_files(slots: Slots) -> None:
     assert not list(slots.private.iterdir())
 
 
-async def test_an_adapter_is_not_removed_under_another_callers_pause(
-    slots: Slots,
-) -> None:
+async def test_an_adapter_is_not_removed_under_another_callers_pause(slots: Slots) -> None:
     harness = slots.harness
     await slots.put("1")
     gate = harness.engine.gates["pause keep"] = asyncio.Event()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-from tests.support.fake_engine import touched
 from tests.support.tiny import write_tiny
 from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness, refused
 
-from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import PauseMode, Phase, Reason
 
 
@@ -63,19 +60,6 @@ async def test_after_a_refused_apply_the_worker_serves_its_old_weights(
     assert state.load_failure is not None
 
 
-async def test_an_apply_that_breaks_the_engine_ends_behind_a_closed_latch(
-    serving: WorkerHarness,
-) -> None:
-    await serving.stage("1")
-    serving.engine.failures["probe"] = [touched()]
-    with pytest.raises(EngineFailure):
-        await serving.apply("1")
-
-    state = serving.state
-    assert (state.phase, state.admitted, state.version) == (Phase.JOINING, False, "base")
-    assert serving.engine.paused
-
-
 async def test_an_apply_that_is_fenced_does_not_serve(serving: WorkerHarness) -> None:
     await serving.stage("1")
     gate = serving.engine.gates["load"] = asyncio.Event()
@@ -105,8 +89,7 @@ async def test_an_apply_that_is_fenced_while_it_drains_does_not_load(
 
 
 async def test_an_apply_takes_over_the_pause_of_the_same_holder(serving: WorkerHarness) -> None:
-    await serving.stage("1")
-    await serving.pause()
+    await serving.staged_in_a_pause("1")
     await serving.apply("1")
     assert serving.agent.phase is Phase.SERVING
     await serving.pause()

@@ -13,7 +13,7 @@ from tests.support.fake_engine import touched, untouched
 from tests.support.present import present
 from tests.support.tiny import write_tiny
 from tests.support.waiting import soon
-from tests.support.worker_harness import WorkerHarness
+from tests.support.worker_harness import WorkerHarness, failing, refused
 
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.protocol import PauseMode, Phase, Reason, Source, StageRequest
@@ -47,10 +47,7 @@ async def test_an_admission_that_waited_while_a_newer_call_was_accepted_opens_no
         admission = asyncio.create_task(joining.admit("base"))
         await soon(lambda: joining.agent.epoch is not None)
         joining.agent.obey(joining.epoch())
-    with pytest.raises(Refusal) as refusal:
-        await admission
-
-    assert refusal.value.reason is Reason.STALE_EPOCH
+    assert (await refused(admission)).reason is Reason.STALE_EPOCH
     assert not joining.state.admitted
 
 
@@ -58,8 +55,7 @@ async def test_an_admission_that_waited_while_a_newer_call_was_accepted_opens_no
 async def test_a_call_that_waited_while_a_newer_pause_was_answered_has_no_effect(
     serving: WorkerHarness, call: str
 ) -> None:
-    await serving.stage("1")
-    await serving.pause()
+    await serving.staged_in_a_pause("1")
     calls = {
         "load": partial(serving.load, "1"),
         "apply": partial(serving.apply, "1"),
@@ -70,10 +66,7 @@ async def test_a_call_that_waited_while_a_newer_pause_was_answered_has_no_effect
         waiting = asyncio.create_task(calls[call]())
         await soon(lambda: serving.agent.epoch != seen)
         await serving.pause(lease=60)  # renews the lease at once
-    with pytest.raises(Refusal) as refusal:
-        await waiting
-
-    assert refusal.value.reason is Reason.STALE_EPOCH
+    assert (await refused(waiting)).reason is Reason.STALE_EPOCH
     assert serving.engine.calls == ["pause keep"]
     assert (serving.state.phase, serving.state.version) == (Phase.PAUSED, "base")
 
@@ -108,8 +101,7 @@ async def test_a_lease_that_expires_during_a_refused_load_resumes_the_old_weight
     async with held(serving, "load", serving.load("1")) as load:
         serving.clock.advance(11)
         expiring = asyncio.create_task(serving.agent.expire_lease())
-    with pytest.raises(EngineFailure):
-        await load
+    await failing(load)
     await expiring
 
     state = serving.state
@@ -117,9 +109,7 @@ async def test_a_lease_that_expires_during_a_refused_load_resumes_the_old_weight
     assert present(state.load_failure).version == "1"
 
 
-async def test_a_renewal_at_the_moment_of_expiry_keeps_the_pause(
-    serving: WorkerHarness,
-) -> None:
+async def test_a_renewal_at_the_moment_of_expiry_keeps_the_pause(serving: WorkerHarness) -> None:
     await serving.pause(lease=10)
     serving.clock.advance(11)
     await serving.pause(lease=10)
@@ -149,8 +139,7 @@ async def test_a_pause_during_a_resume_that_fails_keeps_the_pause(serving: Worke
         pausing = asyncio.create_task(serving.pause(lease=30))
         await soon(lambda: remaining_seconds(serving) == 30)
         serving.clock.advance(11)  # the lease before its renewal would be over
-    with pytest.raises(EngineFailure):
-        await resume
+    await failing(resume)
     await pausing
     await serving.agent.expire_lease()
 
@@ -180,9 +169,7 @@ async def test_a_caller_that_takes_over_an_expired_pause_becomes_its_holder(
     await serving.pause(lease=10, holder="another")
 
     assert present(serving.state.pause).holder == "another"
-    with pytest.raises(Refusal) as refused:
-        await serving.resume("base", holder="one")
-    assert refused.value.reason is Reason.HELD_BY_ANOTHER
+    assert (await refused(serving.resume("base", holder="one"))).reason is Reason.HELD_BY_ANOTHER
     await serving.resume("base", holder="another")
 
 
@@ -213,8 +200,7 @@ async def test_a_fence_that_waits_for_a_failing_pause_still_closes_the_latch(
     async with held(serving, "pause keep", serving.pause()) as pause:
         fencing = asyncio.create_task(serving.fence())
         await soon(lambda: not serving.agent.is_open)
-    with pytest.raises(EngineFailure):
-        await pause
+    await failing(pause)
     await fencing
 
     assert (serving.state.phase, serving.state.admitted) == (Phase.JOINING, False)
@@ -224,8 +210,7 @@ async def test_a_fence_that_waits_for_a_failing_pause_still_closes_the_latch(
 async def test_a_fence_during_the_restore_after_a_broken_load_keeps_the_worker_closed(
     serving: WorkerHarness,
 ) -> None:
-    await serving.stage("1")
-    await serving.pause()
+    await serving.staged_in_a_pause("1")
     serving.engine.failures["load"] = [touched()]
     probe = serving.engine.gates["probe"] = asyncio.Event()
     load = asyncio.create_task(serving.load("1"))
@@ -233,8 +218,7 @@ async def test_a_fence_during_the_restore_after_a_broken_load_keeps_the_worker_c
     assert serving.state.phase is Phase.BROKEN
     fencing = asyncio.create_task(serving.fence())
     probe.set()
-    with pytest.raises(EngineFailure):
-        await load
+    await failing(load)
     await fencing
 
     state = serving.state
@@ -246,8 +230,7 @@ async def test_a_fence_during_the_restore_after_a_broken_load_keeps_the_worker_c
 async def test_a_drain_that_overtakes_a_failing_load_ends_in_draining(
     serving: WorkerHarness, failure: EngineFailure
 ) -> None:
-    await serving.stage("1")
-    await serving.pause()
+    await serving.staged_in_a_pause("1")
     serving.engine.failures["load"] = [failure]
     async with held(serving, "load", serving.load("1")) as load:
         await serving.agent.drain(patience_seconds=0.01)
@@ -273,17 +256,14 @@ async def test_a_draining_worker_refuses_every_call(serving: WorkerHarness) -> N
         serving.run_prompts,
     )
     for call in calls:
-        with pytest.raises(Refusal) as refused:
-            await call()
-        assert refused.value.reason is Reason.WRONG_PHASE
+        refusal = await refused(call())
+        assert refusal.reason is Reason.WRONG_PHASE
 
 
 # --- stages that overtake each other --------------------------------------------------------------
 
 
-async def test_an_overtaken_stage_is_not_a_failure_of_the_worker(
-    serving: WorkerHarness,
-) -> None:
+async def test_an_overtaken_stage_is_not_a_failure_of_the_worker(serving: WorkerHarness) -> None:
     release = asyncio.Event()
     agent, staging = serving.agent, serving.agent.staging
     bring = staging._prepare
@@ -298,19 +278,13 @@ async def test_an_overtaken_stage_is_not_a_failure_of_the_worker(
     await soon(lambda: staging.running is not None)
     await serving.stage("22")
     release.set()
-    with pytest.raises(Refusal) as refused:
-        await older
-
-    assert refused.value.reason is Reason.SUPERSEDED
+    assert (await refused(older)).reason is Reason.SUPERSEDED
     assert serving.state.stage_failure is None
     assert present(agent.staging.staged).version == "22"
 
 
-async def test_a_stage_during_a_load_waits_and_can_be_loaded_next(
-    serving: WorkerHarness,
-) -> None:
-    await serving.stage("1")
-    await serving.pause()
+async def test_a_stage_during_a_load_waits_and_can_be_loaded_next(serving: WorkerHarness) -> None:
+    await serving.staged_in_a_pause("1")
     async with held(serving, "load", serving.load("1")) as load:
         await serving.stage("22")
         assert present(serving.state.staged).version == "22"
@@ -325,15 +299,15 @@ async def test_a_stage_during_a_load_waits_and_can_be_loaded_next(
 async def test_a_load_that_fails_with_an_unchanged_model_keeps_only_the_newer_stage(
     serving: WorkerHarness,
 ) -> None:
-    await serving.stage("1")
-    await serving.pause()
+    await serving.staged_in_a_pause("1")
     serving.engine.failures["load"] = [untouched()]
+    older = present(serving.agent.staging.staged)
     async with held(serving, "load", serving.load("1")) as load:
         await serving.stage("22")
-    with pytest.raises(EngineFailure):
-        await load
+    await failing(load)
 
     assert present(serving.state.staged).version == "22"
+    await soon(lambda: older.checkpoint.files == ())
 
 
 async def test_the_served_version_staged_from_another_path_is_checked_again(
@@ -342,10 +316,7 @@ async def test_the_served_version_staged_from_another_path_is_checked_again(
     elsewhere = write_tiny(serving.root / "elsewhere", 7.0)
     source = Source(path=str(elsewhere))
     request = StageRequest(version="base", source=source, epoch=serving.epoch())
-    with pytest.raises(Refusal) as refused:
-        await serving.agent.stage(request)
-
-    assert refused.value.reason is Reason.VERSION_REUSED
+    assert (await refused(serving.agent.stage(request))).reason is Reason.VERSION_REUSED
     assert serving.state.version == "base"
 
 

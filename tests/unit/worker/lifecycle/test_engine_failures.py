@@ -23,7 +23,13 @@ from tests.support.adapters import TINY_MODULES, write_adapter
 from tests.support.contradictions import contradiction
 from tests.support.fake_engine import FakeEngine, FakeFault, FaultyFakeEngine
 from tests.support.tiny import write_tiny
-from tests.support.worker_harness import HOLDER, TrainerHarness, WorkerHarness, start_worker
+from tests.support.worker_harness import (
+    HOLDER,
+    TrainerHarness,
+    WorkerHarness,
+    failing,
+    start_worker,
+)
 
 from fleet_worker.engine.limits import Limits
 from fleet_worker.errors import EngineFailure, Refusal
@@ -135,8 +141,7 @@ async def joining(_: Scenario) -> None:
 async def unfinished_requests(scenario: Scenario) -> None:
     await serving(scenario)
     scenario.harness.engine.stubborn = True
-    with pytest.raises(EngineFailure):
-        await scenario.harness.fence()
+    await failing(scenario.harness.fence())
     scenario.harness.engine.stubborn = False
 
 
@@ -153,7 +158,7 @@ async def loaded(scenario: Scenario) -> None:
 
 async def asleep(scenario: Scenario) -> None:
     await serving(scenario)
-    await scenario.trainer.driver.seat.sleep(HOLDER, 1, PauseMode.ABORT)
+    await scenario.trainer.seat.sleep(HOLDER, 1, PauseMode.ABORT)
 
 
 async def fenced_asleep(scenario: Scenario) -> None:
@@ -163,18 +168,16 @@ async def fenced_asleep(scenario: Scenario) -> None:
 
 async def receiving(scenario: Scenario) -> None:
     await serving(scenario)
-    await scenario.trainer.driver.collective.join_transfer(HOLDER, {})
-    await scenario.trainer.driver.collective.begin_transfer(HOLDER)
+    await scenario.trainer.begin_update()
 
 
 async def receiving_while_joining(scenario: Scenario) -> None:
-    await scenario.trainer.driver.collective.join_transfer(HOLDER, {})
-    await scenario.trainer.driver.collective.begin_transfer(HOLDER)
+    await scenario.trainer.begin_update()
 
 
 async def connected(scenario: Scenario) -> None:
     await paused(scenario)
-    await scenario.trainer.driver.collective.join_transfer(HOLDER, {})
+    await scenario.trainer.collective.join_transfer(HOLDER, {})
 
 
 PHASES = [
@@ -200,12 +203,12 @@ async def expired(scenario: Scenario) -> None:
 
 async def put_adapter(scenario: Scenario) -> None:
     folder = write_adapter(scenario.harness.root / "tuned", seed=1, modules=TINY_MODULES, rank=2)
-    await scenario.trainer.driver.files.put_adapter(HOLDER, "tuned", str(folder), "1")
+    await scenario.trainer.files.put_adapter(HOLDER, "tuned", str(folder), "1")
 
 
 async def remove_adapter(scenario: Scenario) -> None:
     await put_adapter(scenario)
-    await scenario.trainer.driver.files.remove_adapter(HOLDER, "tuned")
+    await scenario.trainer.files.remove_adapter(HOLDER, "tuned")
 
 
 CALLS: dict[str, Callable[[Scenario], Awaitable[object]]] = {
@@ -217,7 +220,7 @@ CALLS: dict[str, Callable[[Scenario], Awaitable[object]]] = {
     "pause abort": lambda scenario: scenario.harness.pause(PauseMode.ABORT, holder=HOLDER),
     "load": lambda scenario: scenario.harness.load("1", holder=HOLDER),
     "load the newer one": lambda scenario: scenario.harness.load("2", holder=HOLDER),
-    "load a directory": lambda scenario: scenario.trainer.driver.files.load(
+    "load a directory": lambda scenario: scenario.trainer.files.load(
         HOLDER, str(scenario.harness.root / "2"), "2"
     ),
     "apply": lambda scenario: scenario.harness.apply("1"),
@@ -233,20 +236,18 @@ CALLS: dict[str, Callable[[Scenario], Awaitable[object]]] = {
     "end_leftover_requests": lambda scenario: scenario.harness.agent.end_leftover_requests(),
     "put_adapter": put_adapter,
     "remove_adapter": remove_adapter,
-    "rename": lambda scenario: scenario.trainer.driver.files.name_version(HOLDER, "7"),
-    "sleep": lambda scenario: scenario.trainer.driver.seat.sleep(HOLDER, 1, PauseMode.ABORT),
-    "wake": lambda scenario: scenario.trainer.driver.seat.wake(HOLDER, None),
-    "wake a part": lambda scenario: scenario.trainer.driver.seat.wake(HOLDER, ["weights"]),
-    "join_transfer": lambda scenario: scenario.trainer.driver.collective.join_transfer(HOLDER, {}),
-    "begin_transfer": lambda scenario: scenario.trainer.driver.collective.begin_transfer(HOLDER),
-    "receive": lambda scenario: scenario.trainer.driver.collective.receive(
-        HOLDER, {"names": ["a"]}
-    ),
-    "end_transfer": lambda scenario: scenario.trainer.driver.collective.end_transfer(HOLDER, "5"),
-    "end a nameless transfer": lambda scenario: scenario.trainer.driver.collective.end_transfer(
+    "rename": lambda scenario: scenario.trainer.files.name_version(HOLDER, "7"),
+    "sleep": lambda scenario: scenario.trainer.seat.sleep(HOLDER, 1, PauseMode.ABORT),
+    "wake": lambda scenario: scenario.trainer.seat.wake(HOLDER, None),
+    "wake a part": lambda scenario: scenario.trainer.seat.wake(HOLDER, ["weights"]),
+    "join_transfer": lambda scenario: scenario.trainer.collective.join_transfer(HOLDER, {}),
+    "begin_transfer": lambda scenario: scenario.trainer.collective.begin_transfer(HOLDER),
+    "receive": lambda scenario: scenario.trainer.collective.receive(HOLDER, {"names": ["a"]}),
+    "end_transfer": lambda scenario: scenario.trainer.collective.end_transfer(HOLDER, "5"),
+    "end a nameless transfer": lambda scenario: scenario.trainer.collective.end_transfer(
         HOLDER, None
     ),
-    "drop_prefixes": lambda scenario: scenario.trainer.driver.seat.drop_prefixes(running=True),
+    "drop_prefixes": lambda scenario: scenario.trainer.seat.drop_prefixes(running=True),
 }
 
 

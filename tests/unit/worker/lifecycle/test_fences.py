@@ -10,7 +10,6 @@ from tests.support.waiting import soon
 from tests.support.worker_harness import WorkerHarness, refused
 
 from fleet_worker.checkpoint.identity import short_digest
-from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Epoch, FenceRequest, PauseMode, PauseRequest, Phase, Reason
 
 # --- rights of callers --------------------------------------------------------------------------
@@ -76,9 +75,7 @@ async def test_a_fence_closes_the_latch_at_once_and_aborts_running_requests(
     assert serving.engine.running == 0
 
 
-async def test_a_fence_waits_for_requests_that_passed_the_latch(
-    serving: WorkerHarness,
-) -> None:
+async def test_a_fence_waits_for_requests_that_passed_the_latch(serving: WorkerHarness) -> None:
     serving.agent.quiescence.inside = 1
     fence = asyncio.create_task(serving.fence())
     await soon(lambda: serving.engine.calls.count("pause abort") >= 2)
@@ -90,8 +87,7 @@ async def test_a_fence_waits_for_requests_that_passed_the_latch(
 async def test_a_fence_during_a_load_closes_the_latch_at_once_and_ends_in_joining(
     serving: WorkerHarness,
 ) -> None:
-    await serving.stage("1")
-    await serving.pause()
+    await serving.staged_in_a_pause("1")
     serving.engine.gates["load"] = asyncio.Event()
     load = asyncio.create_task(serving.load("1"))
     await soon(lambda: serving.agent.phase is Phase.LOADING)
@@ -196,9 +192,7 @@ async def test_a_drain_reports_its_remaining_time(serving: WorkerHarness) -> Non
     assert await serving.agent.drain(patience_seconds=0.01) == 0
 
 
-async def test_a_drain_of_untrusted_weights_aborts_at_once(
-    serving: WorkerHarness,
-) -> None:
+async def test_a_drain_of_untrusted_weights_aborts_at_once(serving: WorkerHarness) -> None:
     await serving.pause()
     serving.engine.running = 1
     serving.agent.version = None
@@ -227,8 +221,7 @@ async def test_a_fence_reports_whether_aborted_requests_outlived_a_drain(
 
 
 async def test_a_drain_does_not_wait_for_a_load(serving: WorkerHarness) -> None:
-    await serving.stage("1")
-    await serving.pause()
+    await serving.staged_in_a_pause("1")
     serving.engine.gates["load"] = asyncio.Event()
     load = asyncio.create_task(serving.load("1"))
     await soon(lambda: serving.agent.phase is Phase.LOADING)
@@ -236,8 +229,7 @@ async def test_a_drain_does_not_wait_for_a_load(serving: WorkerHarness) -> None:
 
     assert serving.agent.phase is Phase.DRAINING
     serving.engine.gates["load"].set()
-    with pytest.raises(Refusal):
-        await load
+    await refused(load)
     assert serving.agent.phase is Phase.DRAINING
 
 
@@ -252,8 +244,7 @@ async def test_the_state_counts_running_and_held_requests(serving: WorkerHarness
 
 
 async def test_timings_add_up_over_the_swap(serving: WorkerHarness) -> None:
-    await serving.stage("1")
-    await serving.pause()
+    await serving.staged_in_a_pause("1")
     serving.clock.advance(2)
     await serving.load("1")
     serving.clock.advance(3)

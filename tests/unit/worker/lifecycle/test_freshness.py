@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from tests.support.fake_server import ONE, FakePort
+from tests.support.refusals import refusal_from
 from tests.support.waiting import soon
-from tests.support.worker_harness import WorkerHarness
+from tests.support.worker_harness import WorkerHarness, refused
 
-from fleet_worker.errors import Refusal
 from fleet_worker.protocol import Epoch, Reason, Wanted, WantedRequest
 
 
@@ -88,8 +88,7 @@ async def test_a_request_that_waits_for_a_load_is_judged_by_the_new_weights(
 ) -> None:
     port.server.prompts = [ONE]
     await serving.agent.hear(wanted(("1", 70.0), ("base", 500.0), max_seconds=60))
-    await serving.stage("1")
-    await serving.pause()
+    await serving.staged_in_a_pause("1")
     asking = asyncio.create_task(port.ask())
     await soon(lambda: serving.agent.held.count == 1)
     await serving.load("1")
@@ -103,10 +102,8 @@ async def test_an_earlier_leader_does_not_make_weights_fresh(
     port: FakePort, serving: WorkerHarness
 ) -> None:
     await serving.agent.hear(wanted(("9", 70.0), ("base", 500.0), term=3, max_seconds=60))
-    with pytest.raises(Refusal) as refused:
-        await serving.agent.hear(wanted(("base", 0.0), term=2, max_seconds=60))
-
-    assert refused.value.reason is Reason.STALE_EPOCH
+    refusal = await refused(serving.agent.hear(wanted(("base", 0.0), term=2, max_seconds=60)))
+    assert refusal.reason is Reason.STALE_EPOCH
     assert await status(port) == 429
 
 
@@ -119,8 +116,7 @@ async def test_a_named_version_makes_only_calls_of_earlier_leaders_outdated(
     assert serving.agent.epoch == before
     await serving.agent.hear(wanted(("base", 0.0), term=9))
     serving.agent.obey(Epoch(term=9, sequence=0))
-    with pytest.raises(Refusal):
-        serving.agent.obey(before)
+    refusal_from(serving.agent.obey, before)
 
 
 @pytest.mark.parametrize(

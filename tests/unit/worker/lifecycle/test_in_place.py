@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from tests.support.fake_engine import touched, untouched
-from tests.support.worker_harness import HOLDER, TrainerHarness, WorkerHarness, step
+from tests.support.worker_harness import HOLDER, TrainerHarness, WorkerHarness, failing, step
 
 from fleet_worker.engine.records import HeldBytes
-from fleet_worker.errors import EngineFailure
 from fleet_worker.lifecycle.settling import make_ready, settle
 from fleet_worker.lifecycle.weights import Received, Weights
 from fleet_worker.protocol import PauseMode, Phase, SwapTimings
@@ -26,10 +25,7 @@ def in_place(serving: WorkerHarness) -> WorkerHarness:
 async def swapped(worker: WorkerHarness, *versions: str) -> list[str]:
     """The calls that bring weights into the engine."""
     for version in versions:
-        await worker.stage(version)
-        await worker.pause()
-        await worker.load(version)
-        await worker.resume(version)
+        await worker.swap(version)
     return [call for call in worker.engine.calls if call.startswith(("load ", "change "))]
 
 
@@ -71,16 +67,6 @@ async def test_the_first_load_after_a_start_on_files_is_a_full_one_and_says_why(
     assert timings(in_place).why_full == "the version in the engine is not in memory"
 
 
-async def test_the_engine_compares_a_staged_version_with_the_one_that_it_has(
-    in_place: WorkerHarness,
-) -> None:
-    await swapped(in_place, "1")
-    path = await in_place.stage("2")
-
-    assert in_place.engine.held[-1] == str(path)
-    assert in_place.engine.compared[-1] == str(in_place.root / "1")
-
-
 async def test_what_differs_is_part_of_the_staging_memory(in_place: WorkerHarness) -> None:
     await swapped(in_place, "1")
     agent, engine = in_place.agent, in_place.engine
@@ -90,8 +76,10 @@ async def test_what_differs_is_part_of_the_staging_memory(in_place: WorkerHarnes
     agent.staging.rules = rules
     engine.holds = [HeldBytes(is_done=True, line="")]  # of the stage, before it reads
     engine.holds += [HeldBytes(False, "x"), HeldBytes(True, "x", changes_bytes=60)]
-    await in_place.stage("2")
+    path = await in_place.stage("2")
 
+    assert engine.held[-1] == str(path)
+    assert engine.compared[-1] == str(in_place.root / "1"), "the version that it has"
     assert engine.rooms[-2:] == [100, 100]
     assert agent.memory_left() == 40
     await make_ready(agent)
@@ -121,10 +109,8 @@ async def test_a_call_in_place_that_fails_is_a_failed_load_and_the_next_one_is_f
 ) -> None:
     await swapped(in_place, "1")
     in_place.engine.failures["load_in_place"] = [touched("the engine did not answer")]
-    await in_place.stage("2")
-    await in_place.pause()
-    with pytest.raises(EngineFailure):
-        await in_place.load("2")
+    await in_place.staged_in_a_pause("2")
+    await failing(in_place.load("2"))
 
     assert in_place.engine.calls[-4:] == [
         f"load {in_place.root / '1'}",
@@ -142,12 +128,10 @@ async def test_a_full_load_that_touches_nothing_after_an_attempt_in_place_is_a_f
     await swapped(in_place, "1")
     in_place.engine.why_full = "one of two processes has other values"
     in_place.engine.failures["load"] = [untouched()]
-    await in_place.stage("2")
-    await in_place.pause()
-    with pytest.raises(EngineFailure) as failed:
-        await in_place.load("2")
+    await in_place.staged_in_a_pause("2")
+    failure = await failing(in_place.load("2"))
 
-    assert failed.value.touched
+    assert failure.touched
     assert in_place.engine.weights == str(in_place.root / "1")
     assert in_place.engine.calls[-4] == f"load {in_place.root / '1'}"
     assert not in_place.agent.is_open

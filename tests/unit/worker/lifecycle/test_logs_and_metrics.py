@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.fake_engine import touched, untouched
-from tests.support.worker_harness import WorkerHarness
+from tests.support.worker_harness import WorkerHarness, failing, refused
 
-from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lifecycle.freshness import LAG_LABELS
 from fleet_worker.lifecycle.metrics import PORTS
 from fleet_worker.logs import fields, json_formatter
@@ -31,15 +30,12 @@ async def _a_day(harness: WorkerHarness) -> None:
     await harness.pause(PauseMode.WAIT)
     await harness.load("1")
     await harness.resume("1")
-    with pytest.raises(Refusal):
-        await harness.stage("nothing", harness.root / "nothing")
+    await refused(harness.stage("nothing", harness.root / "nothing"))
     harness.engine.failures["sample"] = [untouched()]
-    with pytest.raises(EngineFailure):
-        await harness.run_prompts(PROMPT)
+    await failing(harness.run_prompts(PROMPT))
     await harness.stage("22")
     harness.engine.failures["load"] = [touched()]
-    with pytest.raises(EngineFailure):
-        await harness.apply("22")
+    await failing(harness.apply("22"))
     await asyncio.sleep(0)  # for waiting readers
     await harness.admit("1")
     await harness.pause(lease=5)
@@ -64,9 +60,7 @@ async def test_no_log_line_has_a_prompt_or_a_token(
         assert not any(isinstance(value, list) for value in logged.values())
 
 
-async def test_every_state_on_the_way_is_valid_and_has_no_prompt(
-    serving: WorkerHarness,
-) -> None:
+async def test_every_state_on_the_way_is_valid_and_has_no_prompt(serving: WorkerHarness) -> None:
     seen: list[WorkerState] = []
 
     async def look() -> None:
@@ -131,9 +125,7 @@ async def test_a_thousand_versions_leave_one_label_in_the_metrics(serving: Worke
     assert [(s.labels["version"], s.value) for s in samples] == [("v999", 1)]
 
 
-async def test_untrusted_weights_have_no_version_in_the_metrics(
-    serving: WorkerHarness,
-) -> None:
+async def test_untrusted_weights_have_no_version_in_the_metrics(serving: WorkerHarness) -> None:
     serving.agent.version = None
 
     assert _families(serving)["rlfleet_worker_version_info"].samples == []

@@ -8,9 +8,8 @@ import pytest
 from tests.support.fake_engine import untouched
 from tests.support.present import present
 from tests.support.waiting import soon
-from tests.support.worker_harness import WorkerHarness
+from tests.support.worker_harness import WorkerHarness, failing
 
-from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import PauseMode, Phase
 
 
@@ -54,8 +53,7 @@ async def test_a_lease_is_renewed_while_a_load_runs(serving: WorkerHarness) -> N
 
 async def test_a_failed_pause_resumes_the_engine(serving: WorkerHarness) -> None:
     serving.engine.failures["pause keep"] = [untouched()]
-    with pytest.raises(EngineFailure):
-        await serving.pause()
+    await failing(serving.pause())
 
     assert serving.agent.phase is Phase.SERVING
     assert serving.engine.calls == ["pause keep", "resume"]

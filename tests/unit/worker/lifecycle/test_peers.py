@@ -22,11 +22,12 @@ from tests.support import damage
 from tests.support.certificates import expire, issue
 from tests.support.fake_peers import FakePeer, Listed, fake_peer
 from tests.support.present import present
+from tests.support.refusals import refusal_from
 from tests.support.slime_deltas import write_delta
 from tests.support.stagers import InspectorWithStagers
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 from tests.support.waiting import eventually
-from tests.support.worker_harness import stage_request
+from tests.support.worker_harness import refused, stage_request
 
 from fleet_worker.checkpoint import delta_chain, memory, peer_files, peer_server, peer_tls
 from fleet_worker.checkpoint.checkpoint import Checkpoint
@@ -78,6 +79,12 @@ def make(tmp_path: Path) -> Iterator[Made]:
         peers.close()
 
 
+@pytest.fixture
+def wanted(tmp_path: Path) -> StageRequest:
+    """A stage of version 1, whose files are there."""
+    return stage_request("1", write_tiny(tmp_path / "1"))
+
+
 def certificate(folder: Path) -> Certificate:
     """A new one, in the same files each time."""
     return Certificate(*map(str, issue(folder, "policy.rl.svc")))
@@ -111,23 +118,18 @@ async def test_a_worker_stages_from_a_peer_although_the_store_is_gone(
     assert (last.digest, last.read_from) == (digest, "b")
 
 
-async def test_a_stager_reads_from_a_peer_too(
-    tmp_path: Path, make: Made, inspector: InspectorWithStagers
+@pytest.mark.parametrize(
+    ("has_stagers", "has_certificate"), [(True, False), (False, True), (True, True)]
+)
+async def test_peers_use_stagers_and_the_certificate_of_the_fleet(
+    tmp_path: Path,
+    make: Made,
+    inspector: InspectorWithStagers,
+    *,
+    has_stagers: bool,
+    has_certificate: bool,
 ) -> None:
-    parent, child = make("a", inspector), make("b", inspector)
-    wanted = stage_request("1", write_tiny(tmp_path / "1"))
-    digest = (await parent.stage(wanted)).digest
-    found = await child.stage(read_from(wanted, digest, peer(parent, "a")))
-
-    assert (found.digest, found.read_from) == (digest, "a")
-    assert present(child.peers).serves == (digest,)
-
-
-@pytest.mark.parametrize("has_stagers", [False, True])
-async def test_peers_use_the_certificate_of_the_fleet(
-    tmp_path: Path, make: Made, inspector: InspectorWithStagers, *, has_stagers: bool
-) -> None:
-    given = {"certificate": certificate(tmp_path / "tls")}
+    given = {"certificate": certificate(tmp_path / "tls") if has_certificate else None}
     reads = inspector if has_stagers else None
     parent, child = make("a", reads, **given), make("b", reads, **given)
     path = write_tiny(tmp_path / "1")
@@ -137,26 +139,21 @@ async def test_peers_use_the_certificate_of_the_fleet(
     found = await child.stage(read_from(wanted, digest, peer(parent, "a")))
 
     assert (found.digest, found.read_from) == (digest, "a")
+    assert present(child.peers).serves == (digest,)
 
 
 async def test_a_worker_reads_from_no_peer_without_its_own_certificate(
-    tmp_path: Path, make: Made
+    wanted: StageRequest, tmp_path: Path, make: Made
 ) -> None:
     """Also where the names are the same."""
     ours, others = certificate(tmp_path / "tls"), certificate(tmp_path / "other")
-    wanted = stage_request("1", write_tiny(tmp_path / "1"))
     plain, parent = make("a"), make("b", certificate=ours)
     digest = (await plain.stage(wanted)).digest
     await parent.stage(wanted)
-    for given, holder, uid in (
-        (ours, plain, "a"),
-        (None, parent, "b"),
-        (others, parent, "b"),
-    ):
+    for given, holder, uid in ((ours, plain, "a"), (None, parent, "b"), (others, parent, "b")):
         child = make("c", certificate=given)
-        with pytest.raises(Refusal) as refused:
-            await child.stage(read_from(wanted, digest, peer(holder, uid)))
-        assert refused.value.reason is Reason.PEER_UNREADABLE
+        refusal = await refused(child.stage(read_from(wanted, digest, peer(holder, uid))))
+        assert refusal.reason is Reason.PEER_UNREADABLE
 
     child = make("d", certificate=ours)
     certificate(tmp_path / "tls")  # renewed in all of its mounts, while both run
@@ -165,20 +162,18 @@ async def test_a_worker_reads_from_no_peer_without_its_own_certificate(
 
 
 async def test_an_expired_certificate_sends_workers_to_the_store_and_says_so(
-    tmp_path: Path, make: Made
+    wanted: StageRequest, tmp_path: Path, make: Made
 ) -> None:
     ours = certificate(tmp_path / "tls")
     parent, child = make("a", certificate=ours), make("b", certificate=ours)
-    wanted = stage_request("1", write_tiny(tmp_path / "1"))
     digest = (await parent.stage(wanted)).digest
     expire(Path(ours.path), Path(ours.key))
-    with pytest.raises(Refusal):
-        await child.stage(read_from(wanted, digest, peer(parent, "a")))
-    (refused,) = child.refused_peers.all
+    await refused(child.stage(read_from(wanted, digest, peer(parent, "a"))))
+    (named,) = child.refused_peers.all
     found = await child.stage(read_from(wanted, digest))
 
-    assert (refused.pod_uid, refused.reason) == ("a", Reason.PEER_UNREADABLE)
-    assert "certificate has expired" in refused.message, "the words of OpenSSL"
+    assert (named.pod_uid, named.reason) == ("a", Reason.PEER_UNREADABLE)
+    assert "certificate has expired" in named.message, "the words of OpenSSL"
     assert (found.digest, found.read_from) == (digest, None)
 
 
@@ -286,11 +281,10 @@ def test_the_last_of_all_readers_waits_for_seconds_at_the_lowest_rate() -> None:
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/peers/a HTTP/1.1\r\n"], ids=["nothing", "a part"])
 async def test_strangers_at_the_port_keep_no_peer_out(
-    tmp_path: Path, make: Made, monkeypatch: pytest.MonkeyPatch, sent: bytes
+    wanted: StageRequest, make: Made, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(peer_files, "SILENCE_SECONDS", 0.5)
     parent, child = make("a"), make("b")
-    wanted = stage_request("1", write_tiny(tmp_path / "1"))
     digest = (await parent.stage(wanted)).digest
     reached = peer(parent, "a")
     strangers = [await asyncio.open_connection(reached.host, reached.port) for _ in range(600)]
@@ -305,25 +299,21 @@ async def test_strangers_at_the_port_keep_no_peer_out(
     assert found.read_from == "a"
 
 
-async def test_only_workers_of_the_fleet_may_read(tmp_path: Path, make: Made) -> None:
+async def test_only_workers_of_the_fleet_may_read(wanted: StageRequest, make: Made) -> None:
     parent, stranger = make("a"), make("b", tokens=("another fleet",))
-    wanted = stage_request("1", write_tiny(tmp_path / "1"))
     digest = (await parent.stage(wanted)).digest
-    with pytest.raises(Refusal) as refused:
-        await stranger.stage(read_from(wanted, digest, peer(parent, "a")))
-    assert refused.value.reason is Reason.PEER_UNREADABLE
+    refusal = await refused(stranger.stage(read_from(wanted, digest, peer(parent, "a"))))
+    assert refusal.reason is Reason.PEER_UNREADABLE
 
     # The signature is that for one pod.
-    with pytest.raises(Refusal):
-        await make("c").stage(read_from(wanted, digest, peer(parent, "b")))
+    await refused(make("c").stage(read_from(wanted, digest, peer(parent, "b"))))
 
 
 @pytest.mark.parametrize(("own", "others"), [(("1",), ("2", "1")), (("2", "1"), ("2",))])
 async def test_workers_read_from_each_other_while_the_tokens_are_exchanged(
-    tmp_path: Path, make: Made, own: tuple[str, ...], others: tuple[str, ...]
+    wanted: StageRequest, make: Made, own: tuple[str, ...], others: tuple[str, ...]
 ) -> None:
     parent, child = make("a", tokens=own), make("b", tokens=others)
-    wanted = stage_request("1", write_tiny(tmp_path / "1"))
     digest = (await parent.stage(wanted)).digest
     found = await child.stage(read_from(wanted, digest, peer(parent, "a")))
 
@@ -429,10 +419,9 @@ async def test_a_worker_reports_a_peer_with_other_bytes_and_never_asks_it_again(
         ]
         await child.drop()
         asked = list(liar.asked)
-        with pytest.raises(Refusal) as refused:
-            await child.stage(read_from(wanted, digest, liar.peer))
+        refusal = await refused(child.stage(read_from(wanted, digest, liar.peer)))
 
-    assert refused.value.reason is Reason.PEER_UNREADABLE
+    assert refusal.reason is Reason.PEER_UNREADABLE
     assert liar.asked == asked
     assert child.staged is None
 
@@ -451,10 +440,9 @@ async def test_bytes_behind_the_end_of_a_file_are_not_read(tmp_path: Path, make:
 
 
 async def test_a_version_without_room_in_memory_is_read_from_the_store(
-    tmp_path: Path, make: Made
+    wanted: StageRequest, make: Made
 ) -> None:
     parent, child = make("a"), make("b", budget=1)
-    wanted = stage_request("1", write_tiny(tmp_path / "1"))
     digest = (await parent.stage(wanted)).digest
     found = await child.stage(read_from(wanted, digest, peer(parent, "a")))
 
@@ -463,10 +451,9 @@ async def test_a_version_without_room_in_memory_is_read_from_the_store(
 
 
 async def test_memory_that_is_gone_when_the_read_begins_sends_the_worker_to_the_store(
-    tmp_path: Path, make: Made, monkeypatch: pytest.MonkeyPatch
+    wanted: StageRequest, make: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parent, child = make("a"), make("b")
-    wanted = stage_request("1", write_tiny(tmp_path / "1"))
     digest = (await parent.stage(wanted)).digest
     monkeypatch.setattr("fleet_worker.checkpoint.memory.memory_left", lambda: 0)
     found = await child.stage(read_from(wanted, digest, peer(parent, "a")))
@@ -474,7 +461,9 @@ async def test_memory_that_is_gone_when_the_read_begins_sends_the_worker_to_the_
     assert (found.digest, found.in_memory, found.read_from) == (digest, False, None)
 
 
-async def test_a_peer_whose_bytes_stay_out_is_not_asked_again(tmp_path: Path, make: Made) -> None:
+async def test_a_peer_whose_bytes_stay_out_is_not_asked_again(
+    wanted: StageRequest, make: Made
+) -> None:
     is_over = threading.Event()
 
     def wait(_: object) -> None:
@@ -483,13 +472,11 @@ async def test_a_peer_whose_bytes_stay_out_is_not_asked_again(tmp_path: Path, ma
 
     parent, child = make("a"), make("b", TinyInspector(before_finite=wait))
     child.silence_seconds = 0.5
-    wanted = stage_request("1", write_tiny(tmp_path / "1"))
     digest = (await parent.stage(wanted)).digest
-    with pytest.raises(Refusal) as refused:
-        await child.stage(read_from(wanted, digest, peer(parent, "a")))
+    refusal = await refused(child.stage(read_from(wanted, digest, peer(parent, "a"))))
     is_over.set()
 
-    assert refused.value.reason is Reason.PEER_UNREADABLE
+    assert refusal.reason is Reason.PEER_UNREADABLE
     assert [each.pod_uid for each in child.refused_peers.all] == ["a"]
 
 
@@ -665,8 +652,7 @@ async def test_a_newer_version_ends_the_read_from_a_peer(tmp_path: Path, make: M
         )
         await asyncio.to_thread(eventually, lambda: slow.asked)
         newer = await child.stage(stage_request("2", write_tiny(tmp_path / "2", 2.0)))
-        with pytest.raises(Refusal):
-            await older
+        await refused(older)
 
     assert child.staged is newer
 
@@ -718,9 +704,9 @@ def test_a_peer_gets_each_byte_as_soon_as_the_worker_has_it(
     stream.read_into(memoryview(found), 3)
     assert found == b"def"
     checkpoint.release()
-    with pytest.raises(Refusal) as refused:
-        stream.read_into(memoryview(bytearray(1)), 6)
-    assert refused.value.reason is Reason.PEER_UNREADABLE
+    assert (
+        refusal_from(stream.read_into, memoryview(bytearray(1)), 6).reason is Reason.PEER_UNREADABLE
+    )
 
 
 def test_memory_can_be_sealed_while_bytes_are_on_their_way_to_a_peer(

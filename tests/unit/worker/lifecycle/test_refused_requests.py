@@ -21,10 +21,7 @@ class FakeRetryableRequestError(Exception):
 
 @pytest.fixture(autouse=True)
 def _newer_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(
-        monkeypatch,
-        {"vllm.exceptions": {"RetryableRequestError": FakeRetryableRequestError}},
-    )
+    install(monkeypatch, {"vllm.exceptions": {"RetryableRequestError": FakeRetryableRequestError}})
 
 
 class FakeClient:

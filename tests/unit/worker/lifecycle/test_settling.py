@@ -12,10 +12,9 @@ from tests.support import virtual_time
 from tests.support.fake_engine import touched, untouched
 from tests.support.present import present
 from tests.support.waiting import soon
-from tests.support.worker_harness import WorkerHarness
+from tests.support.worker_harness import WorkerHarness, failing
 
 from fleet_worker.engine.records import HeldBytes
-from fleet_worker.errors import EngineFailure
 from fleet_worker.lifecycle import held_bytes, settling
 from fleet_worker.lifecycle.states import Event
 from fleet_worker.lifecycle.watchdog import Watch
@@ -92,11 +91,8 @@ async def test_a_load_begins_while_the_engine_still_maps_the_bytes(serving: Work
     assert serving.engine.holds, "the stage ended as soon as the version was loaded"
 
 
-async def test_a_pause_has_neither_the_comparison_nor_the_unmapping(
-    watched: WorkerHarness,
-) -> None:
-    await watched.stage("1")
-    await watched.pause()
+async def test_a_pause_has_neither_the_comparison_nor_the_unmapping(watched: WorkerHarness) -> None:
+    await watched.staged_in_a_pause("1")
     held = len(watched.engine.held)
     await watched.load("1")
     await settling.settle(watched.agent)
@@ -114,9 +110,7 @@ async def test_a_pause_has_neither_the_comparison_nor_the_unmapping(
 
 
 async def test_the_next_staged_version_stays_held_after_a_load(watched: WorkerHarness) -> None:
-    await watched.stage("1")
-    await watched.pause()
-    await watched.load("1")
+    await watched.loaded_in_a_pause("1")
     second = await watched.stage("2")
     await watched.resume("1")
     await settled(watched)
@@ -128,10 +122,11 @@ async def test_the_next_staged_version_stays_held_after_a_load(watched: WorkerHa
 async def test_a_failed_load_is_let_go_behind_the_closed_latch(watched: WorkerHarness) -> None:
     await watched.stage("1")
     watched.engine.failures["probe"] = [touched()]
-    with pytest.raises(EngineFailure):
-        await watched.apply("1")
+    await failing(watched.apply("1"))
 
-    assert watched.state.phase is Phase.JOINING
+    state = watched.state
+    assert (state.phase, state.admitted, state.version) == (Phase.JOINING, False, "base")
+    assert watched.engine.paused
     await settled(watched)
     assert last_held(watched) is None
     assert watched.state.effect is None, "the version before was loaded again"
@@ -142,8 +137,7 @@ async def test_a_load_that_is_refused_keeps_the_bytes_for_the_next_try(
 ) -> None:
     path = await watched.stage("1")
     watched.engine.failures["load"] = [untouched()]
-    with pytest.raises(EngineFailure):
-        await watched.apply("1")
+    await failing(watched.apply("1"))
     await settled(watched)
 
     assert last_held(watched) == str(path)
@@ -168,9 +162,7 @@ async def test_the_end_of_a_lease_and_a_fence_let_go_too(watched: WorkerHarness)
 
 
 async def test_a_paused_worker_that_stages_again_lets_go_first(serving: WorkerHarness) -> None:
-    await serving.stage("1")
-    await serving.pause()
-    await serving.load("1")
+    await serving.loaded_in_a_pause("1")
     before = len(serving.engine.held)
     second = await serving.stage("2")
 
@@ -273,8 +265,7 @@ async def test_a_comparison_has_time_of_its_own_by_the_size_of_the_version(
     if compares:
         assert await holding == "pinned"
     else:
-        with pytest.raises(EngineFailure):
-            await holding
+        await failing(holding)
 
 
 async def test_what_a_load_maps_while_the_engine_lets_go_counts_as_held(
@@ -299,9 +290,7 @@ async def test_what_a_load_maps_while_the_engine_lets_go_counts_as_held(
 async def test_a_second_load_before_the_comparison_is_compared_with_the_first(
     serving: WorkerHarness,
 ) -> None:
-    await serving.stage("1")
-    await serving.pause()
-    await serving.load("1")
+    await serving.loaded_in_a_pause("1")
     await serving.stage("2")
     await serving.load("2")
     await serving.resume("2")
@@ -314,13 +303,10 @@ async def test_a_second_load_before_the_comparison_is_compared_with_the_first(
 async def test_a_load_that_is_refused_changes_nothing_about_the_comparison_before(
     serving: WorkerHarness,
 ) -> None:
-    await serving.stage("1")
-    await serving.pause()
-    await serving.load("1")
+    await serving.loaded_in_a_pause("1")
     await serving.stage("2")
     serving.engine.failures["load"] = [untouched()]
-    with pytest.raises(EngineFailure):
-        await serving.load("2")
+    await failing(serving.load("2"))
     await serving.resume("1")
     await settling.settle(serving.agent)
 
@@ -331,13 +317,10 @@ async def test_a_load_that_is_refused_changes_nothing_about_the_comparison_befor
 async def test_a_load_that_fails_leaves_no_comparison_with_other_weights(
     serving: WorkerHarness,
 ) -> None:
-    await serving.stage("1")
-    await serving.pause()
-    await serving.load("1")
+    await serving.loaded_in_a_pause("1")
     await serving.stage("2")
     serving.engine.failures["load"] = [touched()]
-    with pytest.raises(EngineFailure):
-        await serving.load("2")
+    await failing(serving.load("2"))
     await settling.settle(serving.agent)
 
     effect = present(serving.state.effect)

@@ -11,10 +11,11 @@ import pytest
 from tests.support.clock import FakeClock
 from tests.support.descriptors import left_open, open_descriptors
 from tests.support.present import present
+from tests.support.refusals import refusal_from
 from tests.support.threads import threads_named
 from tests.support.tiny import TinyInspector, tiny_rules, write_tiny
 from tests.support.waiting import soon
-from tests.support.worker_harness import stage_request
+from tests.support.worker_harness import refused, stage_request
 
 from fleet_worker.checkpoint import store_threads
 from fleet_worker.checkpoint.checkpoint import Checkpoint
@@ -55,15 +56,6 @@ def staging(root: Path, inspector: TinyInspector | None = None, budget: int = 1 
     return Staging(rules, Labels(), FakeClock(), make_room)
 
 
-async def test_a_good_version_is_staged(tmp_path: Path) -> None:
-    slot = staging(tmp_path)
-    await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
-
-    assert present(slot.staged).version == "1"
-    assert present(slot.staged).in_memory
-    assert slot.running is None
-
-
 async def test_staging_the_same_version_again_returns_at_once(tmp_path: Path) -> None:
     inspector = TinyInspector()
     slot = staging(tmp_path, inspector)
@@ -93,10 +85,7 @@ async def test_a_directory_exchanged_during_the_read_is_refused(tmp_path: Path) 
     path.rename(tmp_path / "moved")
     write_tiny(path, 2.0)
     inspector.let_go.set()
-    with pytest.raises(Refusal) as refused:
-        await staged
-
-    assert refused.value.reason is Reason.CHECKPOINT_CHANGED
+    assert (await refused(staged)).reason is Reason.CHECKPOINT_CHANGED
     assert slot.staged is None
 
 
@@ -118,12 +107,11 @@ async def test_a_newer_version_overtakes_and_the_older_call_is_refused(tmp_path:
     older = asyncio.create_task(slot.stage(stage_request("1", write_tiny(tmp_path / "1"))))
     await asyncio.to_thread(inspector.entered.wait, 5)
     newer = asyncio.create_task(slot.stage(stage_request("2", write_tiny(tmp_path / "2"))))
-    with pytest.raises(Refusal) as refused:
-        await older
+    refusal = await refused(older)
     inspector.let_go.set()
     await newer
 
-    assert refused.value.reason is Reason.SUPERSEDED
+    assert refusal.reason is Reason.SUPERSEDED
     assert present(slot.staged).version == "2"
 
 
@@ -133,10 +121,8 @@ async def test_a_stage_overtaken_at_its_end_releases_its_memory(tmp_path: Path) 
 
     slot = staging(tmp_path, TinyInspector(overtaken))
     before = open_descriptors()
-    with pytest.raises(Refusal) as refused:
-        await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
-
-    assert refused.value.reason is Reason.SUPERSEDED
+    refusal = await refused(slot.stage(stage_request("1", write_tiny(tmp_path / "1"))))
+    assert refusal.reason is Reason.SUPERSEDED
     assert slot.staged is None
     assert not left_open(before)
 
@@ -160,10 +146,7 @@ async def test_a_stage_that_hung_until_its_end_does_not_affect_the_newer_one(
     await slot.stage(stage_request("2", write_tiny(tmp_path / "2")))
     newer = slot.staged
     let_go.set()
-    with pytest.raises(Refusal) as refused:
-        await older
-
-    assert refused.value.reason is Reason.SUPERSEDED
+    assert (await refused(older)).reason is Reason.SUPERSEDED
     assert newer is not None
     assert slot.staged is newer, "the newer call has been answered with it"
     assert newer.checkpoint.files
@@ -208,11 +191,10 @@ async def test_a_silent_file_system_is_reported_after_a_deadline_and_read_later(
     slot = staging(tmp_path, store)
     before = open_descriptors()
     slot.silence_seconds = 0.01
-    with pytest.raises(Refusal) as refused:
-        await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
+    refusal = await refused(slot.stage(stage_request("1", write_tiny(tmp_path / "1"))))
 
-    assert refused.value.reason is Reason.SOURCE_UNREADABLE
-    assert refused.value.retry_after_seconds is not None
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
+    assert refusal.retry_after_seconds is not None
     assert slot.running is None
     store.hanging.clear()
     await slot.stage(stage_request("2", write_tiny(tmp_path / "2")))
@@ -222,9 +204,7 @@ async def test_a_silent_file_system_is_reported_after_a_deadline_and_read_later(
     await soon(lambda: not left_open(before))
 
 
-async def test_a_newer_version_does_not_wait_for_a_hanging_read(
-    tmp_path: Path,
-) -> None:
+async def test_a_newer_version_does_not_wait_for_a_hanging_read(tmp_path: Path) -> None:
     store = HangingStore("1")
     slot = staging(tmp_path, store)
     before = open_descriptors()
@@ -232,10 +212,7 @@ async def test_a_newer_version_does_not_wait_for_a_hanging_read(
     await soon(store.hanging.is_set)
     running = slot.running
     await slot.stage(stage_request("2", write_tiny(tmp_path / "2")))
-    with pytest.raises(Refusal) as refused:
-        await older
-
-    assert refused.value.reason is Reason.SUPERSEDED
+    assert (await refused(older)).reason is Reason.SUPERSEDED
     assert present(slot.staged).version == "2"
     assert running is not None
     assert running.checkpoint is not None
@@ -293,12 +270,10 @@ async def test_an_overtaken_checkpoint_is_freed_outside_the_event_loop(
     older = asyncio.create_task(slot.stage(stage_request("1", write_tiny(tmp_path / "1"))))
     await asyncio.to_thread(inspector.entered.wait, 5)
     newer = asyncio.create_task(slot.stage(stage_request("2", write_tiny(tmp_path / "2"))))
-    with pytest.raises(Refusal):
-        await older
+    await refused(older)
     inspector.let_go.set()
     await newer
-    with pytest.raises(Refusal):
-        await slot.stage(stage_request("3", write_tiny(tmp_path / "3"), "sha256:" + "0" * 64))
+    await refused(slot.stage(stage_request("3", write_tiny(tmp_path / "3"), "sha256:" + "0" * 64)))
     await slot.drop()
 
     assert freed
@@ -324,8 +299,7 @@ async def test_a_refused_version_leaves_the_staged_one(tmp_path: Path) -> None:
     slot = staging(tmp_path)
     await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
     for bad in (tmp_path / "nothing", write_tiny(tmp_path / "wide", hidden_size=8)):
-        with pytest.raises(Refusal):
-            await slot.stage(stage_request("2", bad))
+        await refused(slot.stage(stage_request("2", bad)))
 
     assert present(slot.staged).version == "1"
 
@@ -374,18 +348,16 @@ async def test_a_cached_repository_is_staged_if_the_cache_is_below_a_root(
 
     elsewhere = tmp_path / "root"
     slot = staging(elsewhere)
-    with pytest.raises(Refusal) as refused:
-        await slot.stage(wanted)
-    assert refused.value.reason is Reason.SOURCE_OUTSIDE_ROOTS
+    refusal = await refused(slot.stage(wanted))
+    assert refusal.reason is Reason.SOURCE_OUTSIDE_ROOTS
 
 
 async def test_a_wrong_digest_is_refused_with_the_computed_one(tmp_path: Path) -> None:
     slot = staging(tmp_path)
     path = write_tiny(tmp_path / "1")
-    with pytest.raises(Refusal) as refused:
-        await slot.stage(stage_request("1", path, "sha256:" + "0" * 64))
-    assert refused.value.reason is Reason.DIGEST_MISMATCH
-    found = refused.value.message.split()[4].rstrip(",")
+    refusal = await refused(slot.stage(stage_request("1", path, "sha256:" + "0" * 64)))
+    assert refusal.reason is Reason.DIGEST_MISMATCH
+    found = refusal.message.split()[4].rstrip(",")
 
     await slot.stage(stage_request("1", path, found))
     assert present(slot.staged).digest == found
@@ -407,10 +379,9 @@ async def test_the_files_of_a_reused_label_are_read_once_and_may_have_another_la
 
     waits = []
     for _ in range(3):
-        with pytest.raises(Refusal) as refused:
-            await slot.stage(stage_request("1", others))
-        assert refused.value.reason is Reason.VERSION_REUSED
-        waits.append(refused.value.retry_after_seconds)
+        refusal = await refused(slot.stage(stage_request("1", others)))
+        assert refusal.reason is Reason.VERSION_REUSED
+        waits.append(refusal.retry_after_seconds)
     await slot.stage(stage_request("2", others))
     # A trainer that names directories has another run there.
     await slot.stage(stage_request("1", others), by_directory=True)
@@ -422,12 +393,9 @@ async def test_the_files_of_a_reused_label_are_read_once_and_may_have_another_la
 async def test_a_staged_version_can_be_taken_once(tmp_path: Path) -> None:
     slot = staging(tmp_path)
     await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
-    with pytest.raises(Refusal) as refused:
-        slot.take(stage_request("2", tmp_path))
-    assert refused.value.reason is Reason.NOT_STAGED
-    assert refused.value.message.startswith(
-        "version 2 is not staged; version 1 with digest sha256:"
-    )
+    refusal = refusal_from(slot.take, stage_request("2", tmp_path))
+    assert refusal.reason is Reason.NOT_STAGED
+    assert refusal.message.startswith("version 2 is not staged; version 1 with digest sha256:")
 
     slot.take(stage_request("1", tmp_path))
     with pytest.raises(Refusal) as refused:

@@ -11,11 +11,10 @@ from tests.support.present import present
 from tests.support.stagers import InspectorWithStagers, kill, stop
 from tests.support.tiny import tiny_rules, write_tiny
 from tests.support.waiting import soon
-from tests.support.worker_harness import WorkerHarness, stage_request
+from tests.support.worker_harness import WorkerHarness, refused, stage_request
 
 from fleet_worker.checkpoint import files
 from fleet_worker.checkpoint.identity import Labels
-from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.staging import Staging
 from fleet_worker.protocol import Phase, Reason
 
@@ -48,10 +47,7 @@ async def test_a_newer_version_ends_the_stager_of_the_older_one_at_once(
     await soon(lambda: len(inspector.taken) == 1)
     inspector.on_take(lambda _: None)
     await slot.stage(stage_request("2", write_tiny(tmp_path / "2")))
-    with pytest.raises(Refusal) as refused:
-        await older
-
-    assert refused.value.reason is Reason.SUPERSEDED
+    assert (await refused(older)).reason is Reason.SUPERSEDED
     assert present(slot.staged).version == "2"
     await soon(lambda: not inspector.taken[0].is_running)
 
@@ -62,11 +58,10 @@ async def test_a_stager_whose_store_is_silent_is_ended_and_the_store_named(
     before = open_descriptors()
     inspector.on_take(stop)
     slot.silence_seconds = 0.5
-    with pytest.raises(Refusal) as refused:
-        await slot.stage(stage_request("1", write_tiny(tmp_path / "1")))
+    refusal = await refused(slot.stage(stage_request("1", write_tiny(tmp_path / "1"))))
 
-    assert refused.value.reason is Reason.SOURCE_UNREADABLE
-    assert str(tmp_path) in refused.value.message
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
+    assert str(tmp_path) in refusal.message
     await soon(lambda: not any(each.is_running for each in inspector.taken))
     inspector.stagers.close()
     await soon(lambda: not left_open(before))
@@ -77,11 +72,10 @@ async def test_a_worker_whose_stagers_die_serves_reports_it_and_stages_later(
 ) -> None:
     object.__setattr__(serving.agent.staging.rules, "inspector", inspector)
     inspector.on_take(kill)
-    with pytest.raises(Refusal) as refused:
-        await serving.stage("1")
+    refusal = await refused(serving.stage("1"))
 
-    assert refused.value.reason is Reason.SOURCE_UNREADABLE
-    assert "SIGKILL" in refused.value.message
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
+    assert "SIGKILL" in refusal.message
     assert len(inspector.taken) == 2, "a second one was tried"
     failure = present(serving.state.stage_failure)
     assert (failure.version, failure.reason) == ("1", Reason.SOURCE_UNREADABLE)
@@ -101,8 +95,7 @@ async def test_a_good_version_stays_in_memory_if_its_digests_cannot_be_made(
     object.__setattr__(rules, "inspector", inspector)
     object.__setattr__(rules, "budget_bytes", serving.agent.good.checkpoint.size_bytes)
     inspector.on_take(kill)
-    with pytest.raises(Refusal):
-        await serving.stage("2")
+    await refused(serving.stage("2"))
 
     assert serving.agent.good.in_memory
     assert serving.agent.good.checkpoint.is_held

@@ -14,6 +14,7 @@ from tests.support.worker_harness import (
     HOLDER,
     TrainerHarness,
     WorkerHarness,
+    failing,
     refused,
     running,
     watchdog_of,
@@ -60,9 +61,8 @@ def test_every_call_of_the_engine_has_a_limit_or_a_caller_that_sets_one() -> Non
 async def test_work_that_blocks_is_left_behind(hanging: threading.Event) -> None:
     threads = StoreThreads()
     assert await threads.run(lambda: 7) == 7
-    assert (await refused(threads.run(hanging.wait, within_seconds=SHORT))).reason is (
-        Reason.SOURCE_UNREADABLE
-    )
+    refusal = await refused(threads.run(hanging.wait, within_seconds=SHORT))
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
     with pytest.raises(KeyError):
         await threads.run(lambda: {}["x"])
 
@@ -120,15 +120,13 @@ async def test_a_fence_overtakes_a_hanging_pause(serving: WorkerHarness) -> None
 
 async def test_a_fence_shortens_the_timeout_of_a_hanging_load(serving: WorkerHarness) -> None:
     limit(serving, load_seconds=LONG, cut_seconds=SHORT)
-    await serving.stage("1")
-    await serving.pause()
+    await serving.staged_in_a_pause("1")
     serving.engine.gates["load"] = asyncio.Event()
     load = asyncio.create_task(serving.load("1"))
     await soon(lambda: serving.agent.phase is Phase.LOADING)
     fence = asyncio.create_task(serving.fence())
     await soon(load.done)
-    with pytest.raises(EngineFailure):
-        await load
+    await failing(load)
     await fence
 
     # The engine does not load the last good version either.
@@ -141,11 +139,9 @@ async def test_a_load_that_hangs_forever_ends_the_process_with_both_reasons(
 ) -> None:
     """The engine reads from a store that hangs: neither the new version nor the last one goes in."""
     limit(serving, control_seconds=LONG, load_seconds=SHORT)
-    await serving.stage("1")
-    await serving.pause()
+    await serving.staged_in_a_pause("1")
     serving.engine.gates["load"] = asyncio.Event()
-    with pytest.raises(EngineFailure):
-        await asyncio.wait_for(serving.load("1"), timeout=5)
+    await failing(asyncio.wait_for(serving.load("1"), timeout=5))
 
     (why,) = serving.ended
     assert "did not answer" in why
@@ -156,12 +152,9 @@ async def test_a_load_that_hangs_forever_ends_the_process_with_both_reasons(
     assert (state.load_failure.version, state.load_failure.reason) == ("1", Reason.ENGINE_FAILED)
 
 
-async def test_a_load_has_no_short_timeout_while_no_fence_waits(
-    serving: WorkerHarness,
-) -> None:
+async def test_a_load_has_no_short_timeout_while_no_fence_waits(serving: WorkerHarness) -> None:
     limit(serving, control_seconds=SHORT, cut_seconds=SHORT, load_seconds=LONG)
-    await serving.stage("1")
-    await serving.pause()
+    await serving.staged_in_a_pause("1")
     serving.engine.gates["load"] = asyncio.Event()
     load = asyncio.create_task(serving.load("1"))
     await soon(lambda: serving.agent.phase is Phase.LOADING)
@@ -177,8 +170,7 @@ async def test_the_expiry_of_a_lease_overtakes_a_hanging_engine(serving: WorkerH
     serving.engine.running = 1
     serving.clock.advance(11)
     serving.engine.gates["resume"] = asyncio.Event()
-    with pytest.raises(EngineFailure):
-        await serving.agent.expire_lease()
+    await failing(serving.agent.expire_lease())
     assert serving.engine.paused
     del serving.engine.gates["resume"]
     await serving.agent.expire_lease()
@@ -236,8 +228,7 @@ async def test_a_load_that_ends_with_its_lease_leaves_the_last_good_version_and_
     monkeypatch.setattr(serving.agent.quiescence, "reach", answers_again)
     serving.clock.advance(10 + 100)
     await serving.agent.expire_lease()
-    with pytest.raises(EngineFailure):
-        await load
+    await failing(load)
 
     state = serving.state
     assert (state.phase, state.admitted, state.version) == (Phase.JOINING, False, "base")
@@ -299,7 +290,7 @@ async def test_the_lease_of_an_apply_ends_no_load(serving: WorkerHarness) -> Non
 
 async def test_the_end_of_a_lease_ends_a_transfer_that_hangs(serving: WorkerHarness) -> None:
     limit(serving, load_seconds=LONG, cut_seconds=SHORT, overdue_seconds=100)
-    collective = TrainerHarness.of(serving, room=TransferRoom("fake")).driver.collective
+    collective = TrainerHarness.of(serving, room=TransferRoom("fake")).collective
     await collective.join_transfer(HOLDER, {})
     await collective.begin_transfer(HOLDER)
     serving.engine.gates["receive"] = asyncio.Event()
@@ -316,21 +307,6 @@ async def test_the_end_of_a_lease_ends_a_transfer_that_hangs(serving: WorkerHarn
 
 def waits_for_the_lock(harness: WorkerHarness) -> bool:
     return bool(harness.agent.lock._waiters)
-
-
-async def test_sources_on_a_hanging_file_system_are_refused(
-    serving: WorkerHarness, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
-) -> None:
-    limit(serving, files_seconds=SHORT)
-    monkeypatch.setattr(Checkpoint, "read_all", lambda *_, **__: False)
-    await serving.stage("1")
-    await serving.pause()
-    monkeypatch.setattr(Checkpoint, "check_unread", lambda *_: hanging.wait())
-    refusal = await refused(serving.load("1"))
-
-    assert refusal.reason is Reason.SOURCE_UNREADABLE
-    assert serving.state.phase is Phase.PAUSED
-    await serving.resume("base")
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,7 @@ async def test_an_engine_that_answers_keeps_the_worker_alive(serving: WorkerHarn
         assert watch.problem() is None
 
 
-async def test_an_engine_that_is_silent_for_too_long_is_a_problem(
-    serving: WorkerHarness,
-) -> None:
+async def test_an_engine_that_is_silent_for_too_long_is_a_problem(serving: WorkerHarness) -> None:
     serving.engine.gates["ping"] = asyncio.Event()
     watch = watchdog_of(serving)
     async with running(watch):

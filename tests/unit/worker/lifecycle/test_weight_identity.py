@@ -21,24 +21,10 @@ from tests.support.worker_harness import (
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import FileState, OpenDirectory, OpenFile, Roots
-from fleet_worker.errors import Refusal
 from fleet_worker.lifecycle.states import Event
-from fleet_worker.protocol import (
-    HuggingFaceSource,
-    Phase,
-    Reason,
-    Source,
-    StageRequest,
-)
+from fleet_worker.protocol import HuggingFaceSource, Phase, Reason, Source, StageRequest
 
 OTHER_HOLDER = "sha256:" + "0" * 64
-
-
-async def swap(harness: WorkerHarness, version: str, path: Path, run_id: str) -> None:
-    await harness.stage(version, path, run_id=run_id)
-    await harness.pause()
-    await harness.load(version, run_id=run_id)
-    await harness.resume(version, run_id=run_id)
 
 
 async def test_the_same_number_of_another_run_is_loaded(serving: WorkerHarness) -> None:
@@ -46,7 +32,7 @@ async def test_the_same_number_of_another_run_is_loaded(serving: WorkerHarness) 
     digests, labels = [], []
     for run_id, value in (("run-7", 1.0), ("run-8", 2.0)):
         path = write_tiny(serving.root / run_id / "step_40", value)
-        await swap(serving, "40", path, run_id)
+        await serving.swap("40", path, run_id=run_id)
         state = serving.state
         assert (state.version, state.run_id, state.phase) == ("40", run_id, Phase.SERVING)
         assert serving.engine.weights == str(path)
@@ -60,7 +46,7 @@ async def test_the_same_bytes_of_two_runs_are_two_versions(serving: WorkerHarnes
     path = write_tiny(serving.root / "first", 1.0)
     labels = []
     for run_id in ("run-7", "run-8"):
-        await swap(serving, "0", path, run_id)
+        await serving.swap("0", path, run_id=run_id)
         assert serving.state.run_id == run_id
         labels.append(serving.engine.raw_label)
 
@@ -71,7 +57,7 @@ async def test_other_bytes_under_a_version_of_the_same_run_are_refused_without_a
     serving: WorkerHarness,
 ) -> None:
     path = write_tiny(serving.root / "current", 1.0)
-    await swap(serving, "43", path, "run-7")
+    await serving.swap("43", path, run_id="run-7")
     before = serving.state.digest
     write_tiny(path, 2.0)
     for again in (path, write_tiny(serving.root / "elsewhere", 3.0)):
@@ -84,12 +70,10 @@ async def test_other_bytes_under_a_version_of_the_same_run_are_refused_without_a
     assert (failure.reason, failure.run_id) == (Reason.VERSION_REUSED, "run-7")
 
 
-async def test_the_same_bytes_at_another_path_are_the_same_version(
-    serving: WorkerHarness,
-) -> None:
-    await swap(serving, "43", write_tiny(serving.root / "a", 1.0), "run-7")
+async def test_the_same_bytes_at_another_path_are_the_same_version(serving: WorkerHarness) -> None:
+    await serving.swap("43", write_tiny(serving.root / "a", 1.0), run_id="run-7")
     first = serving.state.digest
-    await swap(serving, "43", write_tiny(serving.root / "b", 1.0), "run-7")
+    await serving.swap("43", write_tiny(serving.root / "b", 1.0), run_id="run-7")
 
     assert serving.state.digest == first
 
@@ -99,7 +83,7 @@ async def test_a_rewritten_path_is_read_again_before_it_counts_as_the_same(
 ) -> None:
     """Also when no check refuses anything: the same bytes, written again."""
     path = write_tiny(serving.root / "current", 1.0)
-    await swap(serving, "43", path, "run-7")
+    await serving.swap("43", path, run_id="run-7")
     await serving.stage("43", path, run_id="run-7")
     assert serving.state.staged is None, "the files are as they were"
     write_tiny(path, 1.0)
@@ -152,7 +136,7 @@ async def test_a_link_that_leads_to_other_files_is_another_source(
 async def test_a_staged_version_is_not_loaded_once_its_label_names_other_weights(
     serving: WorkerHarness,
 ) -> None:
-    files = TrainerHarness.of(serving).driver.files
+    files = TrainerHarness.of(serving).files
     await serving.stage("42")
     await serving.pause(holder=HOLDER)
     await serving.load("42", holder=HOLDER)
@@ -164,9 +148,8 @@ async def test_a_staged_version_is_not_loaded_once_its_label_names_other_weights
     other = {"digest": staged.digest, "holder": HOLDER}
     assert (await refused(serving.load("43", **other))).reason is Reason.VERSION_REUSED
     await serving.resume("43", holder=HOLDER)
-    assert (
-        await refused(serving.apply("43", digest=staged.digest))
-    ).reason is Reason.VERSION_REUSED
+    refusal = await refused(serving.apply("43", digest=staged.digest))
+    assert refusal.reason is Reason.VERSION_REUSED
     assert serving.state.digest == loaded
 
 
@@ -240,10 +223,8 @@ async def test_a_loaded_version_is_not_opened_for_another_run_or_digest(
     assert serving.state.phase is Phase.SERVING
 
 
-async def test_loading_the_loaded_version_checks_its_run_and_digest(
-    serving: WorkerHarness,
-) -> None:
-    await swap(serving, "40", write_tiny(serving.root / "a", 1.0), "run-7")
+async def test_loading_the_loaded_version_checks_its_run_and_digest(serving: WorkerHarness) -> None:
+    await serving.swap("40", write_tiny(serving.root / "a", 1.0), run_id="run-7")
     digest = serving.state.digest
     await serving.stage("40", write_tiny(serving.root / "b", 2.0), run_id="run-8")
     await serving.pause()
@@ -255,30 +236,12 @@ async def test_loading_the_loaded_version_checks_its_run_and_digest(
     assert (serving.state.run_id, serving.state.digest != digest) == ("run-8", True)
 
 
-async def test_work_in_progress_and_failures_name_their_run(serving: WorkerHarness) -> None:
-    await serving.stage("40", run_id="run-7")
-    await serving.pause()
-    seen = []
-    probe = serving.engine.probe
-
-    async def watched() -> None:
-        seen.append(serving.state.operation)
-        await probe()
-
-    serving.engine.probe = watched
-    await serving.load("40")
-
-    (operation,) = seen
-    assert operation is not None
-    assert (operation.kind, operation.version, operation.run_id) == ("load", "40", "run-7")
-
-
 async def test_a_canary_report_names_its_run_after_a_load_of_the_next(
     serving: WorkerHarness,
 ) -> None:
-    await swap(serving, "40", write_tiny(serving.root / "a", 1.0), "run-7")
+    await serving.swap("40", write_tiny(serving.root / "a", 1.0), run_id="run-7")
     assert await serving.run_prompts() is not None
-    await swap(serving, "40", write_tiny(serving.root / "b", 2.0), "run-8")
+    await serving.swap("40", write_tiny(serving.root / "b", 2.0), run_id="run-8")
 
     reported = present(serving.state.probe)
     assert (reported.version, reported.run_id) == ("40", "run-7")
@@ -320,7 +283,5 @@ async def test_a_branch_is_reported_as_its_commit_and_differs_once_it_moved(
     assert serving.state.source == from_hub("1" * 40)
 
     await asyncio.to_thread(hub.write_text, "2" * 40)
-    with pytest.raises(Refusal) as reused:
-        await stage("main")
-    assert reused.value.reason is Reason.VERSION_REUSED
+    assert (await refused(stage("main"))).reason is Reason.VERSION_REUSED
     assert serving.state.source == from_hub("1" * 40)

@@ -14,7 +14,7 @@ from tests.support.fake_engine import touched, untouched
 from tests.support.lora_harness import LoraHarness
 from tests.support.present import present
 from tests.support.waiting import soon
-from tests.support.worker_harness import HOLDER, TrainerHarness, refused
+from tests.support.worker_harness import HOLDER, TrainerHarness, failing, refused
 
 from fleet_worker.checkpoint.identity import WeightName
 from fleet_worker.engine.records import FIRST_NUMBER, engine_name, weight_name_of
@@ -88,14 +88,6 @@ async def test_files_of_the_same_size_and_time_are_not_the_files_of_a_served_ver
     assert (path / WEIGHTS_FILE).stat().st_size == status.st_size
 
     assert (await lora.refused("1", path)).reason is Reason.VERSION_REUSED
-
-
-async def test_two_concurrent_puts_of_one_version_load_once(lora: LoraHarness) -> None:
-    path = lora.write("1")
-    await asyncio.gather(lora.put("1", path), lora.put("1", path))
-
-    assert lora.in_slots == ["tuned@1"]
-    assert len(list(lora.private.iterdir())) == 1
 
 
 async def test_engine_numbers_are_unique_and_differ_from_those_of_warm_up(
@@ -234,25 +226,13 @@ async def test_a_removed_adapter_is_unloaded_with_its_last_request(lora: LoraHar
     assert lora.harness.state.adapters == ()
 
 
-async def test_adding_and_removing_many_names_leaves_nothing_behind(lora: LoraHarness) -> None:
-    path = lora.write("1")
-    for number in range(30):
-        await lora.put("1", path, name=f"tuned-{number}")
-        await lora.remove(f"tuned-{number}")
-
-    adapters = lora.harness.agent.adapters
-    assert (adapters._served, adapters._loaded) == ({}, [])
-    assert lora.harness.state.adapters == ()
-
-
 # --- failures -----------------------------------------------------------------------------------
 
 
 async def test_if_the_engine_rejects_a_version_the_one_before_serves(lora: LoraHarness) -> None:
     await lora.put("1", lora.write("1"))
     lora.harness.engine.failures["add_adapter"] = [untouched()]
-    with pytest.raises(EngineFailure):
-        await lora.put("2", lora.write("2", seed=2))
+    await failing(lora.put("2", lora.write("2", seed=2)))
 
     (state,) = lora.harness.state.adapters
     assert state.version == "1"
@@ -279,8 +259,7 @@ async def test_a_version_that_cannot_be_unloaded_keeps_its_slot_and_files(
 
 async def test_a_load_that_cannot_restore_adapters_fails(lora: LoraHarness) -> None:
     await lora.put("1", lora.write("1"))
-    await lora.harness.stage("7")
-    await lora.harness.pause()
+    await lora.harness.staged_in_a_pause("7")
     lora.harness.engine.failures["add_adapter"] = [touched()]
     with pytest.raises(EngineFailure, match="could not be loaded again"):
         await lora.harness.load("7")
@@ -292,8 +271,7 @@ async def test_a_load_that_cannot_restore_adapters_fails(lora: LoraHarness) -> N
 
 async def test_adapters_are_restored_before_the_new_label_is_set(lora: LoraHarness) -> None:
     await lora.put("1", lora.write("1"))
-    await lora.harness.stage("7")
-    await lora.harness.pause()
+    await lora.harness.staged_in_a_pause("7")
     lora.harness.engine.calls.clear()
     await lora.harness.load("7")
 
@@ -359,9 +337,7 @@ async def test_metrics_name_the_versions_that_requests_use(lora: LoraHarness) ->
     assert value("adapter_info", adapter="tuned", version="2") is None
 
 
-async def test_a_version_is_a_run_and_a_number_with_one_digest(
-    lora: LoraHarness,
-) -> None:
+async def test_a_version_is_a_run_and_a_number_with_one_digest(lora: LoraHarness) -> None:
     one, two = lora.write("run-7/step_40", seed=1), lora.write("run-8/step_40", seed=2)
     await lora.put("40", one, run_id="run-7")
     served = []
@@ -427,6 +403,7 @@ async def test_the_same_call_again_supersedes_nothing(
     await asyncio.gather(*calls)
 
     assert lora.in_slots == ["tuned@5"]
+    assert len(list(lora.private.iterdir())) == 1
 
 
 async def test_a_call_for_another_adapter_supersedes_nothing(
@@ -445,7 +422,7 @@ async def test_a_call_for_another_adapter_supersedes_nothing(
 async def test_a_load_of_a_trainer_between_its_two_calls_does_not_replace_a_later_load(
     lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = TrainerHarness.of(lora.harness).driver.files
+    files = TrainerHarness.of(lora.harness).files
     check, later = files._check_still_named, str(lora.write("step_6", seed=2))
 
     async def overtaken(*arguments: Any) -> None:

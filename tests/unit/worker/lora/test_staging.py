@@ -12,11 +12,11 @@ from tests.support.lora_harness import LoraHarness
 from tests.support.present import present
 from tests.support.stagers import InspectorWithStagers, stop
 from tests.support.waiting import soon
-from tests.support.worker_harness import HOLDER, TrainerHarness, refused
+from tests.support.worker_harness import HOLDER, TrainerHarness, failing, refused
 
 from fleet_worker.checkpoint import store_threads
 from fleet_worker.checkpoint.files import OpenDirectory
-from fleet_worker.errors import EngineFailure, Refusal
+from fleet_worker.errors import Refusal
 from fleet_worker.lora.files import PrivateAdapter
 from fleet_worker.protocol import AdapterRequest, AdapterState, Phase, Reason, Source, Staged
 
@@ -145,9 +145,7 @@ async def test_a_staged_version_whose_files_were_rewritten_is_read_again(
 
 @pytest.mark.parametrize("seed", [1, 9])
 async def test_the_files_of_a_served_version_are_compared_without_a_digest(
-    lora: LoraHarness,
-    monkeypatch: pytest.MonkeyPatch,
-    seed: int,
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     path = lora.write("1")
     await lora.put("1", path)
@@ -214,7 +212,7 @@ async def test_a_served_version_whose_files_are_deleted_is_still_the_same(
 async def test_files_that_change_after_they_have_named_their_version_are_not_served(
     lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files, agent = TrainerHarness.of(lora.harness).driver.files, lora.harness.agent
+    files, agent = TrainerHarness.of(lora.harness).files, lora.harness.agent
     put, path = agent.put_adapter, str(lora.write("refit"))
 
     async def rewritten(name: str, request: AdapterRequest, **named: Any) -> None:
@@ -356,8 +354,7 @@ async def test_a_version_that_the_engine_rejects_keeps_no_files(lora: LoraHarnes
     await lora.put("1", path, stage_only=True)
     lora.harness.engine.failures["add_adapter"] = [untouched()]
 
-    with pytest.raises(EngineFailure):
-        await lora.put("1", path)
+    await failing(lora.put("1", path))
 
     assert lora.harness.state.adapters == ()
     assert list(lora.private.iterdir()) == []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.fake_modules import install
 
 from fleet_worker.engine.records import EngineAdapter
 from fleet_worker.engine.vllm_requests import with_adapters
@@ -48,16 +48,9 @@ class Registry:
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
-    for name, members in {
-        "vllm": {},
-        "vllm.lora": {},
-        "vllm.lora.request": {"LoRARequest": LoRARequest},
-        "vllm.exceptions": {"VLLMNotFoundError": VLLMNotFoundError},
-    }.items():
-        module = ModuleType(name)
-        for key, value in members.items():
-            setattr(module, key, value)
-        monkeypatch.setitem(sys.modules, name, module)
+    members = {"VLLMNotFoundError": VLLMNotFoundError}
+    lora = {"LoRARequest": LoRARequest}
+    install(monkeypatch, {"vllm.lora.request": lora, "vllm.exceptions": members})
     return Registry()
 
 

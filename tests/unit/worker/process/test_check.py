@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Callable
@@ -12,11 +11,12 @@ from typing import Any
 import pytest
 from tests.support import damage
 from tests.support.adapters import TINY_MODULES, write_adapter
+from tests.support.refusals import refusal_from
 from tests.support.slime_deltas import write_delta
 from tests.support.tiny import TinyInspector, write_tiny
+from tests.support.worker_commands import parsed
 
 from fleet_worker.checkpoint.opening import open_checkpoint
-from fleet_worker.errors import Refusal
 from fleet_worker.process.check import check
 from fleet_worker.process.start_weights import open_model
 from fleet_worker.protocol import Reason
@@ -35,15 +35,9 @@ def checked(model: Path, capsys: pytest.CaptureFixture[str]) -> Check:
     def run(
         directory: Path, root: Path | None = None, rank: int = 16, kind: str | None = None
     ) -> Checked:
-        arguments = argparse.Namespace(
-            directory=str(directory),
-            against=str(model),
-            revision=None,
-            weights_root=[] if root is None else [str(root)],
-            max_lora_rank=rank,
-            kind=kind,
-            output="json",
-        )
+        flags = [f"--against={model}", f"--max-lora-rank={rank}", "--output=json"]
+        flags += [f"--weights-root={root}"] * (root is not None) + [f"--kind={kind}"] * bool(kind)
+        arguments = parsed("check", directory, *flags)
         code = check(arguments, TinyInspector())
         return code, json.loads(capsys.readouterr().out)
 
@@ -86,15 +80,7 @@ def test_what_a_worker_ignores_or_casts_is_remarked(
     defaults, types = found["remarks"]
     assert "eos_token_id [7]" in defaults
     assert "2 tensors from F32 to BF16" in types
-    arguments = argparse.Namespace(
-        directory=str(directory),
-        against=str(model),
-        revision=None,
-        weights_root=[],
-        max_lora_rank=0,
-        kind=None,
-        output="text",
-    )
+    arguments = parsed("check", directory, f"--against={model}")
     check(arguments, TinyInspector())
     assert [f"remark: {r}" for r in found["remarks"]] == capsys.readouterr().out.splitlines()[1:]
 
@@ -220,9 +206,7 @@ def test_a_model_that_cannot_be_read_is_a_usage_error(
     tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (model / "config.json").unlink()
-    arguments = argparse.Namespace(
-        directory=str(tmp_path), against=str(model), revision=None, weights_root=[]
-    )
+    arguments = parsed("check", tmp_path, f"--against={model}")
 
     assert check(arguments, TinyInspector()) == 2
     assert "config.json" in capsys.readouterr().err
@@ -248,21 +232,10 @@ def test_a_refusal_names_the_kind_that_the_directory_was_read_as(
     assert checked(adapter)[1]["kind"] == "checkpoint"
     assert checked(adapter, kind="adapter")[1]["kind"] == "LoRA adapter"
     assert checked(adapter, kind="adapter", rank=1)[1]["kind"] == "LoRA adapter"
-    arguments = argparse.Namespace(
-        directory=str(adapter),
-        against=str(model),
-        revision=None,
-        weights_root=[],
-        max_lora_rank=16,
-        kind=None,
-        output="text",
-    )
+    arguments = parsed("check", adapter, f"--against={model}")
     assert check(arguments, TinyInspector()) == 1
     assert "refused as a checkpoint (--kind" in capsys.readouterr().out
 
 
 def test_an_absolute_path_is_never_the_name_of_a_repository(tmp_path: Path) -> None:
-    with pytest.raises(Refusal) as refused:
-        open_model(str(tmp_path / "absent"), None)
-
-    assert refused.value.reason is Reason.SOURCE_ABSENT
+    assert refusal_from(open_model, str(tmp_path / "absent"), None).reason is Reason.SOURCE_ABSENT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import threading
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ from pathlib import Path
 import pytest
 from tests.support.adapters import TINY_MODULES, write_adapter
 from tests.support.tiny import write_tiny
+from tests.support.worker_commands import parsed
 
 from fleet_worker.__main__ import main
 from fleet_worker.checkpoint.opening import open_checkpoint
 from fleet_worker.drain_names import drain_seconds_of
-from fleet_worker.process import serve
 from fleet_worker.process.drain import drain
 from fleet_worker.process.manifest import digest_in
 
@@ -104,41 +103,26 @@ def test_a_hook_without_a_worker_or_a_token_fails_with_the_reason(
     assert capsys.readouterr().err.count("was not drained: ") == 3
 
 
-SERVE = ["serve", "--model=/m", "--served-model-name=policy", "--version=base"]
+SERVE = ("--model=/m", "--served-model-name=policy", "--version=base")
 
 
-def seen_by_serve(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
-    """The arguments of `serve`, recorded instead of serving."""
-    seen: list[argparse.Namespace] = []
+def test_arguments_after_the_dashes_are_vllms() -> None:
+    roots = ("--weights-root=/a", "--weights-root=/b")
+    given = parsed("serve", *SERVE, *roots, "--", "--port=1", "--x")
 
-    def note(parsed: argparse.Namespace) -> int:
-        seen.append(parsed)
-        return 0
-
-    monkeypatch.setattr(serve, "serve", note)
-    return seen
-
-
-def test_arguments_after_the_dashes_are_vllms(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = seen_by_serve(monkeypatch)
-    arguments = [*SERVE, "--weights-root=/a", "--weights-root=/b", "--", "--port=1", "--x"]
-
-    assert main(arguments) == 0
-    (parsed,) = seen
-    assert parsed.engine_arguments == ["--port=1", "--x"]
-    assert parsed.weights_root == ["/a", "/b"]
-    assert (parsed.host, parsed.port) == ("*", 8000)
-    assert (parsed.admin_host, parsed.admin_port) == ("127.0.0.1", 8081)
+    assert given.engine_arguments == ["--port=1", "--x"]
+    assert given.weights_root == ["/a", "/b"]
+    assert (given.host, given.port) == ("*", 8000)
+    assert (given.admin_host, given.admin_port) == ("127.0.0.1", 8081)
 
 
 def test_the_admin_port_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = seen_by_serve(monkeypatch)
     monkeypatch.setenv("RLFLEET_ADMIN_HOST", "10.0.0.7")
     monkeypatch.setenv("RLFLEET_ADMIN_PORT", "9081")
-    main(SERVE)
+    given = parsed("serve", *SERVE)
 
-    assert (seen[0].admin_host, seen[0].admin_port) == ("10.0.0.7", 9081)
-    assert seen[0].engine_arguments == []
+    assert (given.admin_host, given.admin_port) == ("10.0.0.7", 9081)
+    assert given.engine_arguments == []
 
 
 def test_a_checkpoint_with_the_files_of_an_adapter_has_two_digests(
@@ -190,7 +174,9 @@ def test_a_directory_that_is_not_a_checkpoint_has_no_manifest(
     assert "config.json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["nothing"], ["serve"], [*SERVE, "--max-model-len=1"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["nothing"], ["serve"], ["serve", *SERVE, "--max-model-len=1"]]
+)
 def test_an_unknown_command_prints_the_usage(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

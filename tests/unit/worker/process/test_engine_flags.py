@@ -52,9 +52,7 @@ def test_unusual_spellings_are_refused(argument: str) -> None:
         "--cpu-offload-params=mlp",
     ],
 )
-def test_a_flag_that_keeps_something_of_old_weights_is_refused(
-    argument: str,
-) -> None:
+def test_a_flag_that_keeps_something_of_old_weights_is_refused(argument: str) -> None:
     """By name: the tests above only know what the list holds."""
     assert len(refused_flags([argument])) == 1
 

@@ -25,6 +25,7 @@ def prepared(
 def test_an_empty_environment_gets_all_required_variables() -> None:
     environment, notes = prepared({})
 
+    assert environment["USER"] == "rlfleet", "an image may not know the user id"
     assert environment["VLLM_SERVER_DEV_MODE"] == "0"
     assert environment["VLLM_NO_USAGE_STATS"] == "1"
     assert environment["HF_HUB_OFFLINE"] == "1"
@@ -40,12 +41,6 @@ def test_reserved_variables_are_overwritten_with_a_log_line(name: str) -> None:
     assert environment[name] == FORCED[name]
     assert len(notes) == 1
     assert name in notes[0]
-
-
-def test_the_user_has_a_name_where_the_image_does_not_know_the_user_id() -> None:
-    environment, _ = prepared({})
-
-    assert environment["USER"] == "rlfleet"
 
 
 def test_defaults_may_be_overwritten_by_the_fleet() -> None:
@@ -74,10 +69,7 @@ def test_the_service_link_named_vllm_is_removed() -> None:
 
     assert "VLLM_PORT" not in environment
     assert "enableServiceLinks" in notes[0]
-
-
-def test_a_valid_vllm_port_is_kept() -> None:
-    assert prepared({"VLLM_PORT": "9000"})[0]["VLLM_PORT"] == "9000"
+    assert prepared({"VLLM_PORT": "9000"})[0]["VLLM_PORT"] == "9000", "a valid port is kept"
 
 
 def test_metrics_are_kept_in_the_memory_of_one_process() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import runpy
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 from tests.support.environments import REPOSITORY
 from tests.support.waiting import eventually
+from tests.support.worker_commands import served
 
 from fleet_worker.__main__ import main
 from fleet_worker.engine import platform
@@ -64,34 +64,6 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ending]:
     logging.disable(logging.NOTSET)
 
 
-def arguments(*engine: str, **changes: Any) -> argparse.Namespace:
-    given = {
-        "model": "/m",
-        "revision": None,
-        "version": "base",
-        "admin_host": "127.0.0.1",
-        "admin_port": 8081,
-        "metrics_host": "127.0.0.1",
-        "metrics_port": None,
-        "weights_root": [],
-        "weights_management": "Operator",
-        "driver_lease_seconds": 600.0,
-        "weight_transfer_backend": None,
-        "staging_memory_bytes": None,
-        "max_loras": 0,
-        "max_lora_rank": 16,
-        "silence_seconds": 120.0,
-        "load_seconds": 1800.0,
-        "host": "0.0.0.0",
-        "port": 8000,
-        "served_model_name": "policy",
-        "log_format": "json",
-        "log_level": "info",
-        "engine_arguments": list(engine),
-    }
-    return argparse.Namespace(**given | changes)
-
-
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The result of `prepare`."""
@@ -117,10 +89,8 @@ def becomes(monkeypatch: pytest.MonkeyPatch, server: Callable[[], None]) -> None
 # --- what is refused at once ------------------------------------------------------------------------
 
 
-def test_each_reserved_flag_is_named_when_the_start_fails(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    assert serve.serve(arguments("--port=1", "--max-model-len=9", "--enable-lora")) == 2
+def test_each_reserved_flag_is_named_when_the_start_fails(caplog: pytest.LogCaptureFixture) -> None:
+    assert serve.serve(served("--port=1", "--max-model-len=9", "--enable-lora")) == 2
 
     assert "--port" in caplog.text
     assert "--enable-lora" in caplog.text
@@ -135,7 +105,7 @@ def test_without_a_token_file_the_start_fails(
     if named is not None:
         os.environ["RLFLEET_ADMIN_TOKEN_FILE"] = named
 
-    assert serve.serve(arguments()) == 2
+    assert serve.serve(served()) == 2
     assert "RLFLEET_ADMIN_TOKEN_FILE" in caplog.text
 
 
@@ -156,7 +126,7 @@ def test_a_failed_start_logs_its_reason_on_one_line(
 
     monkeypatch.setattr(serve, "prepare", prepare)
 
-    assert serve.serve(arguments()) == 1
+    assert serve.serve(served()) == 1
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
         f"cannot start: {error}"
     ]
@@ -174,7 +144,7 @@ def test_a_stop_while_vllm_suppresses_all_lines_is_logged(
     monkeypatch.setattr(serve, "prepare", prepare)
 
     with pytest.raises(Ended) as ended:
-        serve.serve(arguments())
+        serve.serve(served())
 
     assert ended.value.code == 0
     assert "stopped while starting" in caplog.text
@@ -200,7 +170,7 @@ def test_vllm_runs_on_the_directory_of_the_start_with_the_workers_settings(
     seen: list[list[str]] = []
     becomes(monkeypatch, lambda: seen.append(list(sys.argv)))
     with pytest.raises(Ended):
-        serve.serve(arguments("--max-model-len=9"))
+        serve.serve(served("--max-model-len=9"))
 
     ((program, *flags),) = seen
     assert program == "vllm"
@@ -224,7 +194,7 @@ def test_the_environment_is_set_before_vllm_is_imported(
     monkeypatch.setattr(platform, "has_accelerator", lambda: True)
     becomes(monkeypatch, lambda: None)
     with pytest.raises(Ended):
-        serve.serve(arguments())
+        serve.serve(served())
 
     assert os.environ["VLLM_SERVER_DEV_MODE"] == "0"
     assert os.environ["VLLM_PLUGINS"] == "rlfleet,theirs"
@@ -281,7 +251,7 @@ def test_each_end_of_vllm_has_its_exit_code(
     ending.code = asked
     becomes(monkeypatch, server)
     with pytest.raises(Ended) as ended:
-        serve.serve(arguments())
+        serve.serve(served())
 
     assert ended.value.code == code
 
@@ -291,7 +261,7 @@ def test_an_error_of_vllm_is_logged_with_its_stack(
 ) -> None:
     becomes(monkeypatch, _fails)
     with pytest.raises(Ended):
-        serve.serve(arguments())
+        serve.serve(served())
 
     assert "no memory for the cache" in caplog.text
     assert "RuntimeError" in caplog.text
@@ -309,7 +279,7 @@ def test_a_signal_during_the_start_exits_cleanly_whatever_handler_vllm_set(
 
     becomes(monkeypatch, starting)
     with pytest.raises(Ended) as ended:
-        serve.serve(arguments())
+        serve.serve(served())
 
     assert ended.value.code == 0
 

@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from tests.support.refusals import refusal_from
+from tests.support.worker_commands import parsed
 
-from fleet_worker import __main__ as program
 from fleet_worker.errors import Refusal
-from fleet_worker.process import serve
 from fleet_worker.process.settings import Settings
 
 TOKEN = {"RLFLEET_ADMIN_TOKEN_FILE": "/token"}
 
 
-@pytest.fixture
-def settings(monkeypatch: pytest.MonkeyPatch) -> Any:
+def settings(*flags: str, **environment: str) -> Settings:
     """The settings that a command line and an environment make."""
-
-    def made(*flags: str, **environment: str) -> Settings:
-        seen: list[Any] = []
-        monkeypatch.setattr(serve, "serve", lambda parsed: seen.append(parsed) or 0)
-        program.main(
-            ["serve", "--model=/m", "--served-model-name=policy", "--version=base", *flags]
-        )
-        return Settings.of(seen[0], environment)
-
-    return made
+    named = ("--model=/m", "--served-model-name=policy", "--version=base")
+    return Settings.of(parsed("serve", *named, *flags), environment)
 
 
-def test_the_defaults_of_the_flags_are_valid(settings: Any) -> None:
+def test_the_defaults_of_the_flags_are_valid() -> None:
     found = settings(**TOKEN)
 
     assert (found.port, found.admin_port, found.metrics_port) == (8000, 8081, None)
     assert (found.load_seconds, found.weights_management) == (1800, "Operator")
 
 
-def test_an_empty_variable_counts_as_absent(settings: Any) -> None:
+def test_an_empty_variable_counts_as_absent() -> None:
     empty = {"RLFLEET_START_PATH": "", "RLFLEET_POD_UID": "", "RLFLEET_WORKER_NAME": ""}
     found = settings(**TOKEN, **empty)
 
@@ -61,21 +50,20 @@ def test_an_empty_variable_counts_as_absent(settings: Any) -> None:
         "--load-seconds=nan",
     ],
 )
-def test_an_invalid_value_is_refused_and_its_flag_named(settings: Any, flag: str) -> None:
+def test_an_invalid_value_is_refused_and_its_flag_named(flag: str) -> None:
     with pytest.raises(Refusal, match=flag.split("=", maxsplit=1)[0]):
         settings(flag, **TOKEN)
 
 
-def test_all_invalid_values_are_named_at_once(settings: Any) -> None:
-    with pytest.raises(Refusal) as refused:
-        settings("--port=70000", "--max-loras=-1")
+def test_all_invalid_values_are_named_at_once() -> None:
+    refusal = refusal_from(settings, "--port=70000", "--max-loras=-1")
 
     for name in ("--port", "--max-loras", "RLFLEET_ADMIN_TOKEN_FILE"):
-        assert name in refused.value.message
+        assert name in refusal.message
 
 
 def test_a_port_in_the_environment_that_is_not_a_number_prints_the_usage(
-    settings: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RLFLEET_ADMIN_PORT", "http")
     with pytest.raises(SystemExit) as ended:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import os
@@ -19,8 +18,10 @@ import pytest
 from tests.support import damage
 from tests.support.descriptors import left_open, open_descriptors
 from tests.support.present import present
+from tests.support.refusals import refusal_from
 from tests.support.slime_deltas import write_delta
 from tests.support.tiny import CONFIG, TinyInspector, write_tiny
+from tests.support.worker_commands import served
 
 from fleet_worker.checkpoint.checkpoint import Checkpoint
 from fleet_worker.checkpoint.files import Roots
@@ -56,30 +57,18 @@ def prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
 
     def run(**changes: Any) -> start_up.Prepared:
         environment = {"RLFLEET_ADMIN_TOKEN_FILE": str(token)} | changes.pop("environment", {})
-        arguments = argparse.Namespace(
-            model=str(model),
-            revision=None,
-            served_model_name="policy",
-            version="base",
-            host="127.0.0.1",
-            port=0,
-            admin_host="127.0.0.1",
-            admin_port=0,
-            metrics_host="127.0.0.1",
-            metrics_port=None,
-            weights_root=[str(tmp_path / "root")],
-            staging_memory_bytes=0,
-            silence_seconds=1.0,
-            load_seconds=1.0,
-            weights_management="Operator",
-            driver_lease_seconds=60.0,
-            weight_transfer_backend=None,
-            max_loras=0,
-            max_lora_rank=16,
-            log_format="text",
-            log_level="info",
-        )
-        vars(arguments).update(changes)
+        usual: dict[str, Any] = {
+            "model": str(model),
+            "host": "127.0.0.1",
+            "port": 0,
+            "admin_port": 0,
+            "weights_root": [str(tmp_path / "root")],
+            "staging_memory_bytes": 0,
+            "silence_seconds": 1.0,
+            "load_seconds": 1.0,
+            "driver_lease_seconds": 60.0,
+        }
+        arguments = served(**usual | changes)
         prepared = start_up.prepare(Settings.of(arguments, environment), started=1.0)
         prepared.handover.admin_socket.close()
         return prepared
@@ -190,6 +179,7 @@ def test_a_worker_has_the_name_that_its_environment_gives(prepare: Prepare) -> N
         pytest.param("7", "elsewhere", {}, Reason.SOURCE_OUTSIDE_ROOTS, id="outside of the roots"),
         pytest.param("7", "root/7", {"hidden_size": 8}, Reason.CHECKPOINT_MISMATCH, id="misfit"),
         pytest.param("no label", "root/7", {}, Reason.BAD_REQUEST, id="no label"),
+        pytest.param("7", "absent", {}, Reason.SOURCE_ABSENT, id="absent"),
     ],
 )
 def test_an_unusable_start_version_is_not_loaded_and_the_reason_is_logged(
@@ -201,9 +191,13 @@ def test_an_unusable_start_version_is_not_loaded_and_the_reason_is_logged(
     config: dict[str, Any],
     reason: Reason,
 ) -> None:
-    path = write_tiny(tmp_path / folder, **config)
+    path = tmp_path / "root" / "absent"
+    if folder != "absent":
+        path = write_tiny(tmp_path / folder, **config)
     prepared = prepare(environment=started_on(version, path))
 
+    open_files = {os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()}
+    assert not [each for each in open_files if each.startswith(str(path))]
     assert prepared.handover.initial.version == "base"
     assert weights_of(prepared) == (tmp_path / "model" / damage.WEIGHTS).read_bytes()
     assert [r.levelname for r in caplog.records] == ["WARNING"]
@@ -344,14 +338,6 @@ def write_ema(checkpoint: Path) -> None:
     shutil.copy(checkpoint / damage.WEIGHTS, checkpoint / EMA)
 
 
-def test_an_unusable_start_version_is_closed(prepare: Prepare, tmp_path: Path) -> None:
-    path = write_tiny(tmp_path / "root" / "7", hidden_size=8)
-    prepare(environment=started_on("7", path))
-
-    open_files = {os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()}
-    assert not [each for each in open_files if each.startswith(str(path))]
-
-
 DIGEST = "RLFLEET_START_DIGEST"
 RUN = "RLFLEET_START_RUN_ID"
 
@@ -442,12 +428,11 @@ def test_a_model_that_is_not_there_is_named_with_what_is_there_instead(
 ) -> None:
     (tmp_path / "root" / "step_1").mkdir(parents=True)
     for model, found in (("root/step_2", f"{tmp_path}/root has step_1"), ("none", "")):
-        with pytest.raises(Refusal) as refused:
-            prepare(model=str(tmp_path / model))
+        refusal = refusal_from(prepare, model=str(tmp_path / model))
 
-        assert refused.value.reason is Reason.SOURCE_ABSENT
-        assert f"{tmp_path / model}" in refused.value.message
-        assert found in refused.value.message
+        assert refusal.reason is Reason.SOURCE_ABSENT
+        assert f"{tmp_path / model}" in refusal.message
+        assert found in refusal.message
 
 
 @pytest.mark.parametrize(
@@ -461,21 +446,17 @@ def test_a_model_or_root_on_a_hanging_file_system_fails_the_start(
     what: str,
 ) -> None:
     monkeypatch.setattr(module, what, lambda *_: hanging.wait(5))
-    with pytest.raises(Refusal) as refused:
-        prepare()
+    refusal = refusal_from(prepare)
 
-    assert refused.value.reason is Reason.SOURCE_UNREADABLE
-    assert "0.5 s" in refused.value.message
+    assert refusal.reason is Reason.SOURCE_UNREADABLE
+    assert "0.5 s" in refusal.message
 
 
 def test_a_file_system_that_hangs_during_the_read_fails_the_start(
     prepare: Prepare, monkeypatch: pytest.MonkeyPatch, hanging: threading.Event
 ) -> None:
     monkeypatch.setattr(TinyInspector, "read", lambda *_, **__: hanging.wait(5))
-    with pytest.raises(Refusal) as refused:
-        prepare()
-
-    assert refused.value.reason is Reason.SOURCE_UNREADABLE
+    assert refusal_from(prepare).reason is Reason.SOURCE_UNREADABLE
 
 
 def test_a_slow_file_system_is_waited_for(
@@ -529,12 +510,6 @@ def test_an_invalid_run_or_digest_is_not_used(
     failure = present(prepare(environment=started_on("7", path) | named).handover.start_failure)
 
     assert failure.refusal.reason is Reason.BAD_REQUEST
-
-
-def test_a_missing_start_path_does_not_prevent_the_start(prepare: Prepare, tmp_path: Path) -> None:
-    prepared = prepare(environment=started_on("7", tmp_path / "root" / "7"))
-
-    assert prepared.handover.initial.version == "base"
 
 
 def test_the_model_may_be_a_cached_repository(

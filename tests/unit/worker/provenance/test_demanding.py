@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,54 +150,14 @@ async def test_demands_of_header_and_body_hold_together(port: FakePort) -> None:
     assert reply.status_code == 409
 
 
-async def test_a_met_demand_changes_nothing(port: FakePort) -> None:
-    port.server.prompts = [ONE]
-
-    assert (await port.ask(headers={EXACT: "base"})).status_code == 200
-
-
-async def test_an_invalid_demand_is_final(port: FakePort) -> None:
-    assert (await port.ask(headers={MINIMUM: "newest"})).status_code == 400
-
-
 async def test_a_request_that_needs_no_weights_meets_every_demand(port: FakePort) -> None:
     assert (await port.client.get("/v1/models", headers={EXACT: "7"})).status_code == 200
-
-
-async def swapped(
-    port: FakePort, harness: WorkerHarness, headers: dict[str, str], **body: Any
-) -> httpx.Response:
-    """A request that comes under `base` and is held until version 1 is in the engine."""
-    port.server.hold = asyncio.Event()
-    asking = asyncio.create_task(port.ask(headers=headers, **body))
-    await soon(lambda: harness.agent.quiescence.inside != 0)
-    await harness.stage("1")
-    await harness.pause()
-    await harness.load("1")
-    await harness.resume("1")
-    port.server.hold.set()
-    return await asking
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_held_over_a_swap_gets_no_tokens_of_other_weights(
-    port: FakePort, serving: WorkerHarness, stream: bool
-) -> None:
-    port.server.prompts = [[[FakeChoice(0)], [ended(0, ("1", 0, 2))]]]
-    reply = await swapped(port, serving, {EXACT: "base"}, stream=stream)
-
-    assert refusal_of(reply) == (409, "1", "1", "WeightVersionError")
 
 
 async def test_a_stream_that_continues_on_other_weights_ends_with_an_error(
     port: FakePort, serving: WorkerHarness
 ) -> None:
-    async def swap() -> None:
-        await serving.stage("1")
-        await serving.pause()
-        await serving.load("1")
-        await serving.resume("1")
-
+    swap = partial(serving.swap, "1")
     steps: Any = [[FakeChoice(0)], swap, [FakeChoice(0)], [ended(0, ("base", 0, 1), ("1", 1, 2))]]
     port.server.prompts = [steps]
     reply = await port.ask(headers={EXACT: "base"}, stream=True)
@@ -309,7 +270,7 @@ async def test_a_minimum_compares_no_numbers_of_adapters_of_two_directories(
 ) -> None:
     """A request that came under one adapter gets the one that is served when it reaches the engine."""
     port = FakePort(serving.agent, names_no_runs=True)
-    files = TrainerHarness.of(serving).driver.files
+    files = TrainerHarness.of(serving).files
     await files.put_adapter(HOLDER, "tuned", str(lora.write("run-7/step_3")))
     port.server.hold, port.server.prompts = asyncio.Event(), [ONE]
     headers = {MINIMUM: "3"}

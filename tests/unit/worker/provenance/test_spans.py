@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -13,14 +12,9 @@ from fleet_worker.provenance.spans import (
     Span,
     Spans,
     compact,
-    event_of,
     first_and_last,
     joined,
-    may_end,
-    parsed_event,
-    split_events,
     stamp,
-    stamp_event,
 )
 
 SPANS = {0: [Span("1", 0, 3), Span("2", 3, 5)], 1: [Span("2", 0, 4)]}
@@ -31,27 +25,6 @@ def stamped_body(body: bytes, spans: Spans, dialect: Dialect = Dialect.CHOICES) 
     reply = json.loads(body)
     stamp(reply, spans, dialect)
     return compact(reply)
-
-
-def stamped_event(event: bytes, spans: Spans, dialect: Dialect = Dialect.CHOICES) -> bytes:
-    parsed = parsed_event(event)
-    if parsed is None:
-        return event
-    stamp_event(parsed[1], spans, dialect)
-    return event_of(*parsed)
-
-
-def event(**chunk: Any) -> bytes:
-    return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
-
-
-def test_each_choice_gets_its_own_spans() -> None:
-    body = json.dumps({"id": "x", "choices": [{"index": 1}, {"index": 0, "text": "é"}]}).encode()
-    stamped = json.loads(stamped_body(body, SPANS))
-
-    assert [len(choice["weight_versions"]) for choice in stamped["choices"]] == [1, 2]
-    assert stamped["choices"][1]["weight_versions"] == AS_JSON
-    assert stamped["choices"][1]["text"] == "é"
 
 
 @pytest.mark.parametrize("dialect", Dialect)
@@ -70,58 +43,6 @@ def test_a_reply_with_one_text_has_one_list(dialect: Dialect) -> None:
     reply = json.loads(stamped_body(b'{"id":"x","error":null}', {0: SPANS[0]}, dialect))
 
     assert reply["weight_versions"] == AS_JSON
-
-
-@pytest.mark.parametrize(
-    ("dialect", "ending", "place"),
-    [
-        pytest.param(
-            Dialect.RESPONSE,
-            {"type": "response.completed", "response": {"id": "x"}},
-            "response",
-            id="a response",
-        ),
-        pytest.param(
-            Dialect.RESPONSE,
-            {"type": "response.incomplete", "response": {"id": "x"}},
-            "response",
-            id="a response that was cut off",
-        ),
-        pytest.param(
-            Dialect.MESSAGE,
-            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
-            None,
-            id="a message",
-        ),
-    ],
-)
-def test_a_named_event_is_stamped_at_the_end_of_the_text(
-    dialect: Dialect, ending: dict[str, Any], place: str | None
-) -> None:
-    sent = b"event: " + ending["type"].encode() + b"\n" + event(**ending)
-    assert may_end(sent)
-    head, stamped = parsed_event(stamped_event(sent, {0: SPANS[0]}, dialect)) or (b"", {})
-
-    assert head == b"event: " + ending["type"].encode() + b"\n"
-    assert (stamped[place] if place else stamped)["weight_versions"] == AS_JSON
-
-
-@pytest.mark.parametrize(
-    "passing",
-    [
-        {"type": "response.created", "response": {}},
-        {"type": "response.output_text.delta", "delta": "a"},
-        {"type": "message_start", "message": {"stop_reason": None}},
-        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}},
-    ],
-    ids=lambda each: each["type"],
-)
-def test_a_named_event_before_the_end_is_not_stamped(passing: dict[str, Any]) -> None:
-    sent = event(**passing)
-
-    assert not may_end(sent)
-    for dialect in (Dialect.RESPONSE, Dialect.MESSAGE):
-        assert b"weight_versions" not in stamped_event(sent, SPANS, dialect)
 
 
 @pytest.mark.parametrize(
@@ -153,52 +74,11 @@ def test_older_weights_whose_keys_were_read_are_named() -> None:
     assert "kv_from" not in Span("2", 0, 1).as_json()
 
 
-def test_a_choice_without_a_known_label_reports_it() -> None:
-    body = b'{"choices":[{"index":0},{"index":5}]}'
-    choices = json.loads(stamped_body(body, {0: None}))["choices"]
-
-    assert [choice["weight_versions"] for choice in choices] == [None, None]
-
-
 def test_numbers_keep_their_precision() -> None:
     numbers = [-1.9884440898895264, 1e-05, 5e-324, 0.1, 12345678901234567890]
     body = json.dumps({"choices": [{"index": 0, "logprobs": numbers}]}).encode()
 
     assert json.loads(stamped_body(body, SPANS))["choices"][0]["logprobs"] == numbers
-
-
-def test_a_choice_of_a_stream_is_stamped_at_its_end() -> None:
-    stamped = stamped_event(event(choices=[{"index": 0, "finish_reason": "length"}]), SPANS)
-
-    assert stamped.startswith(b"data: {")
-    assert stamped.endswith(b"}\n\n")
-    assert json.loads(stamped[6:])["choices"][0]["weight_versions"] == AS_JSON
-
-
-@pytest.mark.parametrize(
-    "passing",
-    [
-        pytest.param(event(choices=[{"index": 0, "finish_reason": None}]), id="in the middle"),
-        pytest.param(b"data: [DONE]\n\n", id="the end mark"),
-        pytest.param(b": keep-alive\n\n", id="a comment"),
-        pytest.param(event(choices=[], usage={"total_tokens": 1}), id="usage"),
-        pytest.param(event(error={"message": 'a "finish_reason":"stop" in words'}), id="an error"),
-    ],
-)
-def test_other_events_are_unchanged(passing: bytes) -> None:
-    assert stamped_event(passing, SPANS) == passing or b"weight_versions" not in stamped_event(
-        passing, SPANS
-    )
-
-
-def test_events_are_split_correctly_for_any_chunks() -> None:
-    stream = event(a=1) + event(b=2) + b"data: [DONE]\n\n"
-    for cut in range(len(stream) + 1):
-        first, rest = split_events(stream[:cut])
-        second, rest = split_events(rest + stream[cut:])
-        assert b"".join(first + second) == stream
-        assert rest == b""
-        assert all(each.endswith(b"\n\n") for each in first + second)
 
 
 @pytest.mark.parametrize(

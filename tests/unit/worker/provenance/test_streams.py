@@ -268,6 +268,7 @@ RESPONSE = [
     ({"type": "response.output_text.delta", "delta": '"type":"response.completed"'}, False),
     ({"type": "response.completed", "response": {"id": "r", "error": None}}, True),
 ]
+CUT_OFF = [({"type": "response.incomplete", "response": {"id": "r", "error": None}}, True)]
 MESSAGE = [
     ({"type": "message_start", "message": {"stop_reason": None}}, False),
     ({"type": "content_block_delta", "delta": {"text": 'stop_reason":"'}}, False),
@@ -285,6 +286,7 @@ ABORTED_MESSAGE = [
     ("dialect", "events"),
     [
         (Dialect.RESPONSE, RESPONSE),
+        (Dialect.RESPONSE, CUT_OFF),
         (Dialect.MESSAGE, MESSAGE),
         (Dialect.MESSAGE, ABORTED_MESSAGE),
     ],
@@ -445,9 +447,7 @@ async def test_a_whole_reply_that_cannot_be_translated_is_an_error(
 
 
 @pytest.mark.parametrize("begun", [0, 1, 3])
-async def test_a_stream_that_cannot_continue_ends_with_an_error(
-    begun: int,
-) -> None:
+async def test_a_stream_that_cannot_continue_ends_with_an_error(begun: int) -> None:
     calls = itertools.count()
 
     def chunk(content: Json) -> Json:

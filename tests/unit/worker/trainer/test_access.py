@@ -37,6 +37,7 @@ async def test_every_route_of_every_api_needs_the_token(trainer_port: TrainerPor
         for method, path in trainer_port.routes:
             reply = await stranger.request(method, path, json={})
             assert reply.status_code == 401, path
+            assert reply.json().get("state") is None, path
     async with trainer_port.client_at("10.0.0.9", token="wrong") as stranger:
         for method, path in trainer_port.routes:
             assert (await stranger.request(method, path, json={})).status_code == 401, path

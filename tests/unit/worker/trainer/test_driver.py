@@ -13,11 +13,11 @@ from tests.support.worker_harness import (
     OTHER_HOLDER,
     TrainerHarness,
     WorkerHarness,
+    failing,
     refused,
     step,
 )
 
-from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import (
     Management,
     PauseMode,
@@ -105,23 +105,19 @@ async def test_under_operator_management_a_trainer_gets_the_way_to_publish(
 
 
 async def test_a_second_trainer_gets_the_holder_of_the_worker(trainer: TrainerHarness) -> None:
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
-    refusal = await refused(trainer.driver.seat.pause(OTHER_HOLDER, PauseMode.KEEP))
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP)
+    refusal = await refused(trainer.seat.pause(OTHER_HOLDER, PauseMode.KEEP))
 
     assert refusal.reason is Reason.HELD_BY_ANOTHER
     assert "10.0.0.1" in refusal.message
     assert refusal.retry_after_seconds == 60
-    assert (
-        await refused(trainer.driver.seat.resume(OTHER_HOLDER))
-    ).reason is Reason.HELD_BY_ANOTHER
+    assert (await refused(trainer.seat.resume(OTHER_HOLDER))).reason is Reason.HELD_BY_ANOTHER
     path = step(trainer, 1)
-    assert (
-        await refused(trainer.driver.files.load(OTHER_HOLDER, path))
-    ).reason is Reason.HELD_BY_ANOTHER
+    assert (await refused(trainer.files.load(OTHER_HOLDER, path))).reason is Reason.HELD_BY_ANOTHER
 
 
 async def test_the_operator_counts_as_a_second_driver(trainer: TrainerHarness) -> None:
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP)
 
     assert (await refused(trainer.harness.pause())).reason is Reason.HELD_BY_ANOTHER
 
@@ -132,11 +128,11 @@ async def test_the_operator_counts_as_a_second_driver(trainer: TrainerHarness) -
 async def test_every_call_may_be_repeated(trainer: TrainerHarness) -> None:
     path = step(trainer, 5)
     for _ in range(2):
-        await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+        await trainer.seat.pause(HOLDER, PauseMode.KEEP)
     for _ in range(2):
-        assert await trainer.driver.files.load(HOLDER, path) == "5"
+        assert await trainer.files.load(HOLDER, path) == "5"
     for _ in range(2):
-        await trainer.driver.seat.resume(HOLDER)
+        await trainer.seat.resume(HOLDER)
 
     assert trainer.harness.engine.calls.count(f"load {path}") == 1
 
@@ -147,20 +143,19 @@ async def test_a_directory_is_reported_with_single_slashes(
 ) -> None:
     """No resource could have it otherwise, so that the operator could not send a worker to it."""
     path = step(trainer, 5)
-    await trainer.driver.files.load(HOLDER, spelling.format(path))
+    await trainer.files.load(HOLDER, spelling.format(path))
 
     assert trainer.harness.state.source == Source(path=path)
 
 
 async def test_a_bad_directory_is_refused_without_an_effect(trainer: TrainerHarness) -> None:
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP)
     path = Path(step(trainer, 5))
     os.truncate(path / "model.safetensors", 40)
 
-    assert (await refused(trainer.driver.files.load(HOLDER, str(path)))).reason is (
-        Reason.CHECKPOINT_TRUNCATED
-    )
-    await trainer.driver.seat.resume(HOLDER)
+    refusal = await refused(trainer.files.load(HOLDER, str(path)))
+    assert refusal.reason is Reason.CHECKPOINT_TRUNCATED
+    await trainer.seat.resume(HOLDER)
     assert trainer.harness.state.version == "base"
 
 
@@ -168,9 +163,9 @@ async def test_other_files_in_a_loaded_folder_are_refused_under_its_number(
     trainer: TrainerHarness,
 ) -> None:
     path = step(trainer, 5)
-    await trainer.driver.files.load(HOLDER, path)
+    await trainer.files.load(HOLDER, path)
     write_tiny(Path(path), 7.0)
-    refusal = await refused(trainer.driver.files.load(HOLDER, path))
+    refusal = await refused(trainer.files.load(HOLDER, path))
 
     assert refusal.reason is Reason.VERSION_REUSED
     assert "another version" in refusal.message
@@ -179,9 +174,9 @@ async def test_other_files_in_a_loaded_folder_are_refused_under_its_number(
 async def test_a_folder_without_a_number_may_be_rewritten(trainer: TrainerHarness) -> None:
     path = trainer.harness.root / "refit"
     write_tiny(path, 1.0)
-    first = await trainer.driver.files.load(HOLDER, str(path))
+    first = await trainer.files.load(HOLDER, str(path))
     write_tiny(path, 2.0)
-    second = await trainer.driver.files.load(HOLDER, str(path))
+    second = await trainer.files.load(HOLDER, str(path))
 
     assert first != second
     assert trainer.harness.state.version == second
@@ -200,35 +195,34 @@ async def test_files_that_change_after_they_have_named_their_version_are_refused
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(agent, "stage", rewritten)
-        refusal = await refused(trainer.driver.files.load(HOLDER, str(path)))
+        refusal = await refused(trainer.files.load(HOLDER, str(path)))
     assert refusal.reason is Reason.CHECKPOINT_CHANGED
     assert (trainer.harness.state.version, trainer.harness.state.phase) == ("base", Phase.SERVING)
 
-    assert (await trainer.driver.files.load(HOLDER, str(path))).startswith("refit-")
+    assert (await trainer.files.load(HOLDER, str(path))).startswith("refit-")
 
 
 async def test_a_load_that_broke_the_engine_is_neither_resumed_nor_repeated(
     trainer: TrainerHarness,
 ) -> None:
     path = step(trainer, 5)
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP)
     trainer.harness.engine.failures["probe"] = [touched(Reason.PROBE_FAILED)]
-    with pytest.raises(EngineFailure):
-        await trainer.driver.files.load(HOLDER, path)
+    await failing(trainer.files.load(HOLDER, path))
 
-    assert (await refused(trainer.driver.seat.resume(HOLDER))).reason is Reason.BROKEN
-    assert (await refused(trainer.driver.files.load(HOLDER, path))).reason is Reason.BROKEN
+    assert (await refused(trainer.seat.resume(HOLDER))).reason is Reason.BROKEN
+    assert (await refused(trainer.files.load(HOLDER, path))).reason is Reason.BROKEN
     assert not trainer.harness.agent.is_open
-    assert await trainer.driver.files.load(HOLDER, step(trainer, 6)) == "6"
+    assert await trainer.files.load(HOLDER, step(trainer, 6)) == "6"
 
 
 async def test_a_joining_worker_loads_the_update_and_waits_for_admission(
     joining: WorkerHarness,
 ) -> None:
     trainer = TrainerHarness.of(joining)
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
-    await trainer.driver.files.load(HOLDER, step(trainer, 5))
-    await trainer.driver.seat.resume(HOLDER)
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.files.load(HOLDER, step(trainer, 5))
+    await trainer.seat.resume(HOLDER)
 
     assert (joining.state.phase, joining.state.version) == (Phase.JOINING, "5")
     assert not joining.agent.is_open
@@ -239,37 +233,34 @@ async def test_a_joining_worker_loads_the_update_and_waits_for_admission(
 # --- labels -------------------------------------------------------------------------------------
 
 
-async def test_a_label_can_be_set_only_between_load_and_resume(
-    trainer: TrainerHarness,
-) -> None:
-    early = await refused(trainer.driver.files.name_version(HOLDER, "41"))
+async def test_a_label_can_be_set_only_between_load_and_resume(trainer: TrainerHarness) -> None:
+    early = await refused(trainer.files.name_version(HOLDER, "41"))
     assert early.reason is Reason.VERSION_MISMATCH
 
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
-    paused = await refused(trainer.driver.files.name_version(HOLDER, "41"))
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP)
+    paused = await refused(trainer.files.name_version(HOLDER, "41"))
     assert paused.reason is Reason.VERSION_MISMATCH
 
-    await trainer.driver.files.load(HOLDER, step(trainer, 5))
-    await trainer.driver.files.name_version(HOLDER, "41")
+    await trainer.files.load(HOLDER, step(trainer, 5))
+    await trainer.files.name_version(HOLDER, "41")
     assert trainer.harness.state.version == trainer.harness.engine.label == "41"
-    await trainer.driver.seat.resume(HOLDER)
-    late = await refused(trainer.driver.files.name_version(HOLDER, "42"))
+    await trainer.seat.resume(HOLDER)
+    late = await refused(trainer.files.name_version(HOLDER, "42"))
     assert late.reason is Reason.VERSION_MISMATCH
-    await trainer.driver.files.name_version(HOLDER, "41")
+    await trainer.files.name_version(HOLDER, "41")
 
 
 @pytest.mark.parametrize("call", ["resume", "wake"])
 async def test_a_label_is_final_after_a_call_that_may_have_made_tokens(
     trainer: TrainerHarness, call: str
 ) -> None:
-    seat, files = trainer.driver.seat, trainer.driver.files
+    seat, files = trainer.seat, trainer.files
     await seat.pause(HOLDER, PauseMode.ABORT)
     await files.load(HOLDER, step(trainer, 41))
     if call == "wake":
         await seat.sleep(HOLDER, 1, PauseMode.ABORT)
     trainer.harness.engine.failures[call] = [untouched()]
-    with pytest.raises(EngineFailure):
-        await (seat.resume(HOLDER) if call == "resume" else seat.wake(HOLDER, None))
+    await failing(seat.resume(HOLDER) if call == "resume" else seat.wake(HOLDER, None))
     refusal = await refused(files.name_version(HOLDER, "42"))
 
     assert refusal.reason is Reason.VERSION_MISMATCH
@@ -281,13 +272,13 @@ async def test_a_label_of_other_weights_from_the_same_directory_is_refused(
 ) -> None:
     path = trainer.harness.root / "refit"
     for value, label in ((1.0, "5"), (2.0, "6")):
-        await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
-        await trainer.driver.files.load(HOLDER, str(write_tiny(path, value)))
+        await trainer.seat.pause(HOLDER, PauseMode.KEEP)
+        await trainer.files.load(HOLDER, str(write_tiny(path, value)))
         if label == "6":
-            refusal = await refused(trainer.driver.files.name_version(HOLDER, "5"))
+            refusal = await refused(trainer.files.name_version(HOLDER, "5"))
             assert refusal.reason is Reason.VERSION_REUSED
-        await trainer.driver.files.name_version(HOLDER, label)
-        await trainer.driver.seat.resume(HOLDER)
+        await trainer.files.name_version(HOLDER, label)
+        await trainer.seat.resume(HOLDER)
 
     assert trainer.harness.state.version == trainer.harness.engine.label == "6"
 
@@ -298,7 +289,7 @@ async def test_a_number_from_another_directory_belongs_to_another_run(
     labels = set()
     for run, value in (("a", 1.0), ("b", 2.0), ("a", 1.0)):
         path = write_tiny(trainer.harness.root / run / "step_1", value)
-        assert await trainer.driver.files.load(HOLDER, str(path)) == "1"
+        assert await trainer.files.load(HOLDER, str(path)) == "1"
         labels.add(trainer.harness.engine.raw_label)
         state = trainer.harness.state
         assert (state.version, state.source) == ("1", Source(path=str(path)))
@@ -307,31 +298,18 @@ async def test_a_number_from_another_directory_belongs_to_another_run(
     assert len(labels) == 2, "two runs' tokens would make one span"
 
 
-async def test_a_directory_rewritten_with_the_same_bytes_is_the_same_version(
-    trainer: TrainerHarness,
-) -> None:
-    path = step(trainer, 5)
-    await trainer.driver.files.load(HOLDER, path)
-    first = trainer.harness.state.digest
-    step(trainer, 5)
-    await trainer.driver.files.load(HOLDER, path)
-
-    assert trainer.harness.state.digest == first
-
-
 async def test_a_refused_load_of_another_run_cannot_be_named_by_its_number(
     trainer: TrainerHarness,
 ) -> None:
     """Bytes that a refused load left staged are not used for a new load of the same number."""
     one = write_tiny(trainer.harness.root / "a" / "step_1", 1.0)
     two = write_tiny(trainer.harness.root / "b" / "step_1", 2.0)
-    await trainer.driver.files.load(HOLDER, str(one))
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.files.load(HOLDER, str(one))
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP)
     trainer.harness.engine.failures["load"] = [untouched()]
-    with pytest.raises(EngineFailure):
-        await trainer.driver.files.load(HOLDER, str(two))
+    await failing(trainer.files.load(HOLDER, str(two)))
     assert trainer.harness.state.staged is not None
-    await trainer.driver.files.load(HOLDER, str(one))
+    await trainer.files.load(HOLDER, str(one))
 
     assert trainer.harness.engine.weights == str(one)
     assert trainer.harness.state.source == Source(path=str(one))
@@ -343,17 +321,16 @@ async def test_a_version_that_broke_the_engine_may_come_from_another_run(
     one = write_tiny(trainer.harness.root / "a" / "step_1", 1.0)
     two = write_tiny(trainer.harness.root / "b" / "step_1", 2.0)
     trainer.harness.engine.failures["probe"] = [touched(Reason.PROBE_FAILED)]
-    with pytest.raises(EngineFailure):
-        await trainer.driver.files.load(HOLDER, str(one))
-    assert (await refused(trainer.driver.files.load(HOLDER, str(one)))).reason is Reason.BROKEN
+    await failing(trainer.files.load(HOLDER, str(one)))
+    assert (await refused(trainer.files.load(HOLDER, str(one)))).reason is Reason.BROKEN
 
-    assert await trainer.driver.files.load(HOLDER, str(two)) == "1"
+    assert await trainer.files.load(HOLDER, str(two)) == "1"
 
 
 async def test_a_label_given_with_the_load_is_the_label(trainer: TrainerHarness) -> None:
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP)
 
-    assert await trainer.driver.files.load(HOLDER, step(trainer, 5), "step_5") == "step_5"
-    bad = await refused(trainer.driver.files.load(HOLDER, step(trainer, 6), "no label!"))
+    assert await trainer.files.load(HOLDER, step(trainer, 5), "step_5") == "step_5"
+    bad = await refused(trainer.files.load(HOLDER, step(trainer, 6), "no label!"))
     assert bad.reason is Reason.BAD_REQUEST
     assert "no label!" not in bad.message

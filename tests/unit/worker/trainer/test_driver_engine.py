@@ -13,12 +13,12 @@ from tests.support.worker_harness import (
     OTHER_HOLDER,
     TrainerHarness,
     WorkerHarness,
+    failing,
     refused,
     start_worker,
     step,
 )
 
-from fleet_worker.errors import EngineFailure
 from fleet_worker.protocol import PauseMode, Phase, Reason
 from fleet_worker.trainer.transfers import TransferRoom
 
@@ -28,12 +28,12 @@ from fleet_worker.trainer.transfers import TransferRoom
 async def test_tokens_after_a_kept_cache_name_the_older_weights(trainer: TrainerHarness) -> None:
     harness = trainer.harness
     beginning = harness.agent.kept.begin()
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=True)
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=True)
     pause = harness.state.pause
     assert pause is not None
     assert pause.cache_kept
-    await trainer.driver.files.load(HOLDER, step(trainer, 5))
-    await trainer.driver.seat.resume(HOLDER)
+    await trainer.files.load(HOLDER, step(trainer, 5))
+    await trainer.seat.resume(HOLDER)
 
     assert harness.engine.calls[0] == "pause keep and keep"
     assert "reset_caches" not in harness.engine.calls
@@ -44,9 +44,9 @@ async def test_tokens_after_a_kept_cache_name_the_older_weights(trainer: Trainer
 async def test_a_pause_that_clears_the_cache_overrides_one_that_kept_it(
     trainer: TrainerHarness,
 ) -> None:
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=True)
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
-    await trainer.driver.files.load(HOLDER, step(trainer, 5))
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=True)
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.files.load(HOLDER, step(trainer, 5))
 
     assert trainer.harness.engine.calls[:2] == ["pause keep and keep", "pause keep"]
     assert "reset_caches" in trainer.harness.engine.calls
@@ -61,13 +61,13 @@ async def test_dropping_prefixes_clears_them_and_keeps_the_encoders_outputs(
         label = trainer.harness.engine.raw_label
         return kept.read_from(label, kept.begin(), found_cached=True, has_media=has_media)
 
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=True)
-    await trainer.driver.files.load(HOLDER, step(trainer, 5))
-    await trainer.driver.seat.resume(HOLDER)
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP, keep_cache=True)
+    await trainer.files.load(HOLDER, step(trainer, 5))
+    await trainer.seat.resume(HOLDER)
     trainer.harness.engine.running = 1
-    assert not await trainer.driver.seat.drop_prefixes(running=False)
+    assert not await trainer.seat.drop_prefixes(running=False)
     assert reads(has_media=False) == f"base@{BASE_DIGEST}"
-    assert await trainer.driver.seat.drop_prefixes(running=True)
+    assert await trainer.seat.drop_prefixes(running=True)
     assert reads(has_media=False) is None
     assert reads(has_media=True) == f"base@{BASE_DIGEST}"
 
@@ -78,30 +78,28 @@ async def test_dropping_prefixes_clears_them_and_keeps_the_encoders_outputs(
 async def test_a_worker_sleeps_under_its_pause_and_serves_once_all_parts_are_awake(
     trainer: TrainerHarness,
 ) -> None:
-    await trainer.driver.seat.sleep(HOLDER, 1, PauseMode.ABORT)
+    await trainer.seat.sleep(HOLDER, 1, PauseMode.ABORT)
     assert trainer.harness.state.phase is Phase.PAUSED
-    await trainer.driver.seat.wake(HOLDER, ["weights"])
+    await trainer.seat.wake(HOLDER, ["weights"])
     assert trainer.harness.state.phase is Phase.PAUSED
-    await trainer.driver.seat.wake(HOLDER, ["kv_cache"])
+    await trainer.seat.wake(HOLDER, ["kv_cache"])
 
     assert trainer.harness.state.phase is Phase.SERVING
     assert not trainer.harness.engine.paused
 
 
-async def test_a_sleeping_engine_is_woken_for_a_load(
-    trainer: TrainerHarness,
-) -> None:
-    await trainer.driver.seat.sleep(HOLDER, 1, PauseMode.ABORT)
-    await trainer.driver.files.load(HOLDER, step(trainer, 5))
+async def test_a_sleeping_engine_is_woken_for_a_load(trainer: TrainerHarness) -> None:
+    await trainer.seat.sleep(HOLDER, 1, PauseMode.ABORT)
+    await trainer.files.load(HOLDER, step(trainer, 5))
 
     calls = trainer.harness.engine.calls
     assert calls[calls.index("wake None") + 1] == "pause abort"  # in the mode of the sleep
     assert trainer.harness.engine.paused
-    await trainer.driver.seat.resume(HOLDER)
+    await trainer.seat.resume(HOLDER)
 
 
 async def test_an_expired_pause_wakes_the_engine(trainer: TrainerHarness) -> None:
-    await trainer.driver.seat.sleep(HOLDER, 1, PauseMode.ABORT)
+    await trainer.seat.sleep(HOLDER, 1, PauseMode.ABORT)
     trainer.harness.clock.now += 61
     await trainer.harness.agent.expire_lease()
 
@@ -110,12 +108,11 @@ async def test_an_expired_pause_wakes_the_engine(trainer: TrainerHarness) -> Non
 
 
 async def test_nothing_is_loaded_into_an_engine_that_fails_to_wake(trainer: TrainerHarness) -> None:
-    await trainer.driver.seat.sleep(HOLDER, 1, PauseMode.ABORT)
+    await trainer.seat.sleep(HOLDER, 1, PauseMode.ABORT)
     trainer.harness.engine.wakes = False
-    with pytest.raises(EngineFailure) as failure:
-        await trainer.driver.files.load(HOLDER, step(trainer, 5))
+    failure = await failing(trainer.files.load(HOLDER, step(trainer, 5)))
 
-    assert not failure.value.touched
+    assert not failure.touched
     assert not [call for call in trainer.harness.engine.calls if call.startswith("load")]
     assert trainer.harness.state.version == "base"
 
@@ -124,7 +121,7 @@ async def test_a_worker_fenced_while_asleep_is_woken_for_canary_prompts(
     trainer: TrainerHarness,
 ) -> None:
     harness = trainer.harness
-    await trainer.driver.seat.sleep(HOLDER, 1, PauseMode.ABORT)
+    await trainer.seat.sleep(HOLDER, 1, PauseMode.ABORT)
     await harness.fence()
     await harness.run_prompts("x")
 
@@ -133,7 +130,7 @@ async def test_a_worker_fenced_while_asleep_is_woken_for_canary_prompts(
 
 
 async def test_a_sleep_that_discards_weights_is_refused(trainer: TrainerHarness) -> None:
-    refusal = await refused(trainer.driver.seat.sleep(HOLDER, 2, PauseMode.ABORT))
+    refusal = await refused(trainer.seat.sleep(HOLDER, 2, PauseMode.ABORT))
 
     assert refusal.reason is Reason.NOT_AVAILABLE
     assert trainer.harness.state.phase is Phase.SERVING
@@ -145,7 +142,7 @@ ON = TransferRoom("own", has_accelerator=False)
 
 
 async def test_without_a_transfer_backend_a_transfer_is_refused(trainer: TrainerHarness) -> None:
-    refusal = await refused(trainer.driver.collective.join_transfer(HOLDER, {}))
+    refusal = await refused(trainer.collective.join_transfer(HOLDER, {}))
 
     assert refusal.reason is Reason.NOT_AVAILABLE
     assert "--weight-transfer-backend" in refusal.message
@@ -155,8 +152,8 @@ async def test_without_a_transfer_backend_a_transfer_is_refused(trainer: Trainer
 async def test_without_a_gpu_a_transfer_is_refused(serving: WorkerHarness) -> None:
     trainer = TrainerHarness.of(serving, room=TransferRoom("nccl", has_accelerator=False))
     for call in (
-        trainer.driver.collective.join_transfer(HOLDER, {}),
-        trainer.driver.collective.begin_transfer(HOLDER),
+        trainer.collective.join_transfer(HOLDER, {}),
+        trainer.collective.begin_transfer(HOLDER),
     ):
         refusal = await refused(call)
         assert refusal.reason is Reason.NOT_AVAILABLE
@@ -166,14 +163,14 @@ async def test_without_a_gpu_a_transfer_is_refused(serving: WorkerHarness) -> No
 
 async def test_an_update_is_begun_received_and_finished(serving: WorkerHarness) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
-    await trainer.driver.collective.join_transfer(HOLDER, {"world_size": 2})
-    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.collective.join_transfer(HOLDER, {"world_size": 2})
+    await trainer.collective.begin_transfer(HOLDER)
     assert serving.state.phase is Phase.LOADING
     state = trainer.transfers.state
     assert state is not None
     assert (state.connected, state.updating) == (True, True)
-    await trainer.driver.collective.receive(HOLDER, {"names": []})
-    assert (await trainer.driver.collective.end_transfer(HOLDER, "7")).version == "7"
+    await trainer.collective.receive(HOLDER, {"names": []})
+    assert (await trainer.collective.end_transfer(HOLDER, "7")).version == "7"
 
     assert (serving.state.phase, serving.state.version) == (Phase.SERVING, "7")
     assert serving.state.source is None
@@ -184,14 +181,14 @@ async def test_an_update_is_begun_received_and_finished(serving: WorkerHarness) 
         "reset_caches",
         "set_version 7",
     ]
-    await trainer.driver.seat.resume(HOLDER)
+    await trainer.seat.resume(HOLDER)
 
 
 async def test_a_trainer_starts_an_update_over_that_has_failed_at_another_worker(
     serving: WorkerHarness,
 ) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
-    collective = trainer.driver.collective
+    collective = trainer.collective
     await collective.join_transfer(HOLDER, {"world_size": 2})
     await collective.begin_transfer(HOLDER)
     await collective.receive(HOLDER, {"names": ["of the update that failed"]})
@@ -211,14 +208,12 @@ async def test_a_repeated_end_of_an_update_is_answered_with_its_version(
     serving: WorkerHarness,
 ) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.collective.begin_transfer(HOLDER)
-    await trainer.driver.collective.end_transfer(HOLDER, "7")
+    await trainer.update("7")
     done = list(serving.engine.calls)
 
-    assert (await trainer.driver.collective.end_transfer(HOLDER, "7")).version == "7"
+    assert (await trainer.collective.end_transfer(HOLDER, "7")).version == "7"
     for label in ("8", None):
-        refusal = await refused(trainer.driver.collective.end_transfer(HOLDER, label))
+        refusal = await refused(trainer.collective.end_transfer(HOLDER, label))
         assert refusal.reason is Reason.WRONG_PHASE
     assert (serving.state.phase, serving.state.version) == (Phase.SERVING, "7")
     assert serving.engine.calls == done
@@ -232,21 +227,20 @@ async def test_a_repeated_end_is_refused_once_the_last_update_is_not_what_it_was
     serving: WorkerHarness, meanwhile: str
 ) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
-    collective = trainer.driver.collective
+    collective = trainer.collective
     await collective.join_transfer(HOLDER, {})
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP)
     await collective.begin_transfer(HOLDER)
     await collective.end_transfer(HOLDER, "7")
     if meanwhile == "files":
-        await trainer.driver.files.load(HOLDER, step(trainer, 8))
+        await trainer.files.load(HOLDER, step(trainer, 8))
     elif meanwhile == "another version":
-        await trainer.driver.files.name_version(HOLDER, "8")
+        await trainer.files.name_version(HOLDER, "8")
     elif meanwhile == "another group":
         await collective.join_transfer(HOLDER, {})
     elif meanwhile == "a failed begin":
         serving.engine.failures["is paused"] = [untouched()]
-        with pytest.raises(EngineFailure):
-            await collective.begin_transfer(HOLDER)
+        await failing(collective.begin_transfer(HOLDER))
     else:
         await collective.begin_transfer(HOLDER)
         serving.clock.now += 61
@@ -261,16 +255,15 @@ async def test_a_repeated_end_resumes_a_worker_only_from_the_pause_of_its_update
     serving: WorkerHarness,
 ) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
-    collective = trainer.driver.collective
+    collective = trainer.collective
     await collective.join_transfer(HOLDER, {})
     await collective.begin_transfer(HOLDER)
     serving.engine.failures["resume"] = [untouched()]
-    with pytest.raises(EngineFailure):
-        await collective.end_transfer(HOLDER, "7")
+    await failing(collective.end_transfer(HOLDER, "7"))
 
     assert (await collective.end_transfer(HOLDER, "7")).version == "7"
     assert serving.state.phase is Phase.SERVING
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP)
     assert (await collective.end_transfer(HOLDER, "7")).version == "7"
     assert serving.state.phase is Phase.PAUSED
 
@@ -279,7 +272,7 @@ async def test_an_end_that_is_repeated_during_the_resume_leaves_the_worker_servi
     serving: WorkerHarness,
 ) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
-    collective = trainer.driver.collective
+    collective = trainer.collective
     await collective.join_transfer(HOLDER, {})
     await collective.begin_transfer(HOLDER)
     resumes = serving.engine.gates["resume"] = asyncio.Event()
@@ -295,39 +288,36 @@ async def test_an_end_that_is_repeated_during_the_resume_leaves_the_worker_servi
 
 async def test_a_trainer_that_paused_resumes_by_its_own_call(serving: WorkerHarness) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.seat.pause(HOLDER, PauseMode.KEEP)
-    await trainer.driver.collective.begin_transfer(HOLDER)
-    await trainer.driver.collective.end_transfer(HOLDER, None)
+    await trainer.collective.join_transfer(HOLDER, {})
+    await trainer.seat.pause(HOLDER, PauseMode.KEEP)
+    await trainer.collective.begin_transfer(HOLDER)
+    await trainer.collective.end_transfer(HOLDER, None)
     assert serving.state.phase is Phase.PAUSED
-    await trainer.driver.files.name_version(HOLDER, "7")
-    await trainer.driver.seat.resume(HOLDER)
+    await trainer.files.name_version(HOLDER, "7")
+    await trainer.seat.resume(HOLDER)
 
     assert (serving.state.phase, serving.state.version) == (Phase.SERVING, "7")
 
 
 async def test_a_group_must_be_joined_again_after_it_was_left(serving: WorkerHarness) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.collective.begin_transfer(HOLDER)
-    busy = await refused(trainer.driver.collective.leave_transfer(HOLDER))
-    await trainer.driver.collective.end_transfer(HOLDER, None)
-    await trainer.driver.collective.leave_transfer(HOLDER)
+    await trainer.begin_update()
+    busy = await refused(trainer.collective.leave_transfer(HOLDER))
+    await trainer.collective.end_transfer(HOLDER, None)
+    await trainer.collective.leave_transfer(HOLDER)
 
     assert busy.reason is Reason.WRONG_PHASE
-    assert (
-        await refused(trainer.driver.collective.begin_transfer(HOLDER))
-    ).reason is Reason.WRONG_PHASE
+    assert (await refused(trainer.collective.begin_transfer(HOLDER))).reason is Reason.WRONG_PHASE
 
 
 async def received(harness: WorkerHarness, *sent: str, label: str | None = None) -> list[str]:
     """The labels of some updates of a trainer that has just joined."""
     trainer, labels = TrainerHarness.of(harness, room=ON), []
-    await trainer.driver.collective.join_transfer(HOLDER, {})
+    await trainer.collective.join_transfer(HOLDER, {})
     for weights in sent:
-        await trainer.driver.collective.begin_transfer(HOLDER)
-        await trainer.driver.collective.receive(HOLDER, {"weights": weights})
-        labels.append((await trainer.driver.collective.end_transfer(HOLDER, label)).version)
+        await trainer.collective.begin_transfer(HOLDER)
+        await trainer.collective.receive(HOLDER, {"weights": weights})
+        labels.append((await trainer.collective.end_transfer(HOLDER, label)).version)
     return labels
 
 
@@ -345,8 +335,7 @@ async def test_after_a_restart_a_checksum_still_tells_equal_weights_from_others(
 
 async def test_a_failed_checksum_counts_as_a_broken_load(serving: WorkerHarness) -> None:
     serving.engine.failures["checksum"] = [touched()]
-    with pytest.raises(EngineFailure):
-        await received(serving, "a")
+    await failing(received(serving, "a"))
 
     assert serving.engine.label == "base"
     assert serving.agent.phase is Phase.JOINING
@@ -354,37 +343,27 @@ async def test_a_failed_checksum_counts_as_a_broken_load(serving: WorkerHarness)
 
 async def test_nothing_resumes_during_an_update(serving: WorkerHarness) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.begin_update()
 
-    assert (await refused(trainer.driver.seat.resume(HOLDER))).reason is Reason.WRONG_PHASE
-    assert (
-        await refused(trainer.driver.collective.receive(OTHER_HOLDER, {}))
-    ).reason is Reason.HELD_BY_ANOTHER
+    assert (await refused(trainer.seat.resume(HOLDER))).reason is Reason.WRONG_PHASE
+    refusal = await refused(trainer.collective.receive(OTHER_HOLDER, {}))
+    assert refusal.reason is Reason.HELD_BY_ANOTHER
 
 
 async def test_an_update_needs_a_group_and_a_begin(serving: WorkerHarness) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
 
-    assert (
-        await refused(trainer.driver.collective.begin_transfer(HOLDER))
-    ).reason is Reason.WRONG_PHASE
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    assert (
-        await refused(trainer.driver.collective.receive(HOLDER, {}))
-    ).reason is Reason.WRONG_PHASE
-    assert (
-        await refused(trainer.driver.collective.end_transfer(HOLDER, None))
-    ).reason is Reason.WRONG_PHASE
+    assert (await refused(trainer.collective.begin_transfer(HOLDER))).reason is Reason.WRONG_PHASE
+    await trainer.collective.join_transfer(HOLDER, {})
+    assert (await refused(trainer.collective.receive(HOLDER, {}))).reason is Reason.WRONG_PHASE
+    refusal = await refused(trainer.collective.end_transfer(HOLDER, None))
+    assert refusal.reason is Reason.WRONG_PHASE
     assert serving.state.phase is Phase.SERVING
 
 
-async def test_an_unfinished_update_ends_with_the_last_good_weights(
-    serving: WorkerHarness,
-) -> None:
+async def test_an_unfinished_update_ends_with_the_last_good_weights(serving: WorkerHarness) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.begin_update()
     serving.clock.now += 61
     await serving.agent.expire_lease()
 
@@ -397,39 +376,33 @@ async def test_an_unfinished_update_ends_with_the_last_good_weights(
 
 async def test_a_fence_ends_a_running_update(serving: WorkerHarness) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.begin_update()
     await serving.fence()
 
     assert (serving.state.phase, serving.state.version) == (Phase.JOINING, "base")
-    assert (
-        await refused(trainer.driver.collective.receive(HOLDER, {}))
-    ).reason is Reason.WRONG_PHASE
+    assert (await refused(trainer.collective.receive(HOLDER, {}))).reason is Reason.WRONG_PHASE
 
 
 async def test_an_update_behind_the_closed_latch_ends_after_its_lease(
     joining: WorkerHarness,
 ) -> None:
     trainer = TrainerHarness.of(joining, room=ON)
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.begin_update()
     joining.clock.advance(61)
     await joining.agent.expire_lease()
     assert (joining.state.phase, joining.state.version) == (Phase.JOINING, "base")
 
-    await trainer.driver.collective.begin_transfer(HOLDER)
-    await trainer.driver.collective.end_transfer(HOLDER, "7")
+    await trainer.collective.begin_transfer(HOLDER)
+    await trainer.collective.end_transfer(HOLDER, "7")
     assert (joining.state.phase, joining.state.pause) == (Phase.JOINING, None)
     await joining.admit("7")
 
 
 async def test_a_failed_update_restores_the_last_good_weights(serving: WorkerHarness) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.begin_update()
     serving.engine.failures["receive"] = [touched()]
-    with pytest.raises(EngineFailure):
-        await trainer.driver.collective.receive(HOLDER, {})
+    await failing(trainer.collective.receive(HOLDER, {}))
 
     assert (serving.state.phase, serving.state.version) == (Phase.JOINING, "base")
     assert serving.ended == []
@@ -437,13 +410,10 @@ async def test_a_failed_update_restores_the_last_good_weights(serving: WorkerHar
 
 async def test_weights_that_are_in_no_file_cannot_be_restored(serving: WorkerHarness) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.collective.begin_transfer(HOLDER)
-    await trainer.driver.collective.end_transfer(HOLDER, "7")
-    await trainer.driver.collective.begin_transfer(HOLDER)
+    await trainer.update("7")
+    await trainer.collective.begin_transfer(HOLDER)
     serving.engine.failures["receive"] = [touched()]
-    with pytest.raises(EngineFailure):
-        await trainer.driver.collective.receive(HOLDER, {})
+    await failing(trainer.collective.receive(HOLDER, {}))
 
     assert len(serving.ended) == 1
     assert "came over a collective" in serving.ended[0]
@@ -451,11 +421,9 @@ async def test_weights_that_are_in_no_file_cannot_be_restored(serving: WorkerHar
 
 async def test_a_load_of_files_after_an_update_is_an_ordinary_load(serving: WorkerHarness) -> None:
     trainer = TrainerHarness.of(serving, room=ON)
-    await trainer.driver.collective.join_transfer(HOLDER, {})
-    await trainer.driver.collective.begin_transfer(HOLDER)
-    await trainer.driver.collective.end_transfer(HOLDER, "7")
-    await trainer.driver.files.load(HOLDER, step(trainer, 8))
-    await trainer.driver.seat.resume(HOLDER)
+    await trainer.update("7")
+    await trainer.files.load(HOLDER, step(trainer, 8))
+    await trainer.seat.resume(HOLDER)
 
     assert serving.state.version == "8"
     assert serving.state.source is not None

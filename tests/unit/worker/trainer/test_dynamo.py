@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.adapters import TINY_MODULES, write_adapter
 from tests.support.admin_ports import TrainerPort
 from tests.support.fake_engine import touched
-from tests.support.worker_harness import WorkerHarness
-
-from fleet_worker.trainer.transfers import TransferRoom
 
 
 async def test_refusals_to_dynamo_are_answers_with_200_and_failures_are_5xx(
@@ -31,22 +27,21 @@ async def test_refusals_to_dynamo_are_answers_with_200_and_failures_are_5xx(
     assert (status, reply["status"]) == (500, "error")
 
 
-async def test_the_distributed_updates_of_dynamo(serving: WorkerHarness, tmp_path: Path) -> None:
-    trainer_port = TrainerPort(serving, tmp_path, room=TransferRoom("own"))
+async def test_the_distributed_updates_of_dynamo(transfer_port: TrainerPort) -> None:
     group = {"host": "t", "port": 1, "rank_offset": 0, "inference_world_size": 1}
-    assert (await trainer_port.post("/engine/init_weights_update_group", **group))[1][
+    assert (await transfer_port.post("/engine/init_weights_update_group", **group))[1][
         "status"
     ] == "ok"
 
     async def take(step: str, **more: Any) -> dict[str, Any]:
         body = {"engine_rpc": step, "allow_unpaused": True, "reset_prefix_cache": False, **more}
-        return (await trainer_port.post("/engine/update_weights_from_distributed", **body))[1]
+        return (await transfer_port.post("/engine/update_weights_from_distributed", **body))[1]
 
     mixed = {"engine_rpc": "start_weight_update", "allow_unpaused": True}
-    refused = await trainer_port.post("/engine/update_weights_from_distributed", **mixed)
+    refused = await transfer_port.post("/engine/update_weights_from_distributed", **mixed)
     assert refused[1]["status"] == "error"
     unpaused = {"engine_rpc": "start_weight_update"}
-    refused = await trainer_port.post("/engine/update_weights_from_distributed", **unpaused)
+    refused = await transfer_port.post("/engine/update_weights_from_distributed", **unpaused)
     assert "pause" in refused[1]["message"]
     assert (await take("start_weight_update"))["status"] == "ok"
     assert (await take("update_weights", update_info={"names": []}))["status"] == "ok"
@@ -58,13 +53,11 @@ async def test_the_distributed_updates_of_dynamo(serving: WorkerHarness, tmp_pat
     assert done["version"] not in {None, "3"}, "the worker has named it"
     assert done["version_declared"] is False
     assert (await take("update_weights_from_path"))["status"] == "error"
-    await trainer_port.client.aclose()
 
 
 @pytest.mark.parametrize("path", ["/engine/load_lora", "/engine/update/load_lora", "/v1/loras"])
 async def test_the_adapters_of_dynamo(trainer_port: TrainerPort, path: str) -> None:
-    trainer_port.harness.agent.adapters._slots = 2
-    trainer_port.harness.agent.adapters.max_rank = 8
+    trainer_port.take_adapters()
     folder = write_adapter(trainer_port.harness.root / "a b", seed=1, modules=TINY_MODULES, rank=2)
     body = {"lora_name": "r", "source": {"uri": f"file://{str(folder).replace(' ', '%20')}"}}
     status, reply = await trainer_port.post(path, **body)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.adapters import TINY_MODULES, write_adapter
 from tests.support.admin_ports import TrainerPort
 from tests.support.fake_engine import untouched
 from tests.support.worker_harness import WorkerHarness
@@ -40,23 +39,6 @@ async def test_an_unavailable_broadcaster_is_a_409_with_its_reason(
     )
 
     assert (status, reply["error"]["type"]) == (409, "NotAvailable")
-
-
-async def test_the_same_number_with_other_adapter_files_is_refused(
-    trainer_port: TrainerPort,
-) -> None:
-    trainer_port.harness.agent.adapters._slots = 2
-    trainer_port.harness.agent.adapters.max_rank = 8
-    path = trainer_port.harness.root / "lora" / "step_1"
-    write_adapter(path, seed=1, modules=TINY_MODULES, rank=2)
-    body = {"lora_name": "r", "lora_path": str(path)}
-    assert (await trainer_port.post("/load_lora_adapter", **body))[0] == 200
-    assert (await trainer_port.post("/load_lora_adapter", **body))[0] == 200
-    write_adapter(path, seed=2, modules=TINY_MODULES, rank=2)
-
-    status, reply = await trainer_port.post("/load_lora_adapter", **body)
-    assert (status, reply["error"]["type"]) == (409, "VersionReused")
-    await trainer_port.post("/v1/unload_lora_adapter", lora_name="r")
 
 
 async def test_the_liveness_route_calls_the_engine(trainer_port: TrainerPort) -> None:

@@ -39,12 +39,7 @@ async def test_a_cache_with_running_requests_is_dropped_only_if_they_are_stopped
 
 
 GROUP = {"host": "trainer", "port": 29500, "rank_offset": 4, "inference_world_size": 8}
-JOINED = {
-    "master_address": "trainer",
-    "master_port": 29500,
-    "rank_offset": 5,
-    "world_size": 9,
-}
+JOINED = {"master_address": "trainer", "master_port": 29500, "rank_offset": 5, "world_size": 9}
 
 
 @pytest.mark.parametrize(
@@ -60,13 +55,11 @@ JOINED = {
     ],
 )
 async def test_every_dialect_joins_the_same_group(
-    serving: WorkerHarness, tmp_path: Path, path: str, body: dict[str, Any]
+    transfer_port: TrainerPort, serving: WorkerHarness, path: str, body: dict[str, Any]
 ) -> None:
     """The trainer is rank 0, so the first process of this engine has the given offset plus one."""
-    trainer_port = TrainerPort(serving, tmp_path, room=TransferRoom("own"))
-    assert (await trainer_port.post(path, **body))[0] == 200
+    assert (await transfer_port.post(path, **body))[0] == 200
     assert f"join_transfer {JOINED}" in serving.engine.calls
-    await trainer_port.client.aclose()
 
 
 UPDATES = {
@@ -125,13 +118,11 @@ async def test_the_state_tells_loaded_weights_from_those_of_the_start(
 
 @pytest.mark.parametrize("missing", ["host", "port", "inference_world_size"])
 async def test_an_incomplete_description_of_a_group_is_refused(
-    serving: WorkerHarness, tmp_path: Path, missing: str
+    transfer_port: TrainerPort, serving: WorkerHarness, missing: str
 ) -> None:
-    trainer_port = TrainerPort(serving, tmp_path, room=TransferRoom("own"))
     body = {key: value for key, value in GROUP.items() if key != missing}
-    dynamo = await trainer_port.post("/engine/init_weights_update_group", **body)
-    prime = await trainer_port.post("/init_broadcaster", **body)
-    await trainer_port.client.aclose()
+    dynamo = await transfer_port.post("/engine/init_weights_update_group", **body)
+    prime = await transfer_port.post("/init_broadcaster", **body)
 
     assert (dynamo[0], dynamo[1]["status"]) == (200, "error")
     assert prime[0] == 400
@@ -144,13 +135,11 @@ async def test_an_incomplete_description_of_a_group_is_refused(
     "path", ["/shutdown_weight_transfer_engine", "/engine/destroy_weights_update_group"]
 )
 async def test_a_joined_group_can_be_left(
-    serving: WorkerHarness, tmp_path: Path, path: str
+    transfer_port: TrainerPort, serving: WorkerHarness, path: str
 ) -> None:
-    trainer_port = TrainerPort(serving, tmp_path, room=TransferRoom("own"))
-    await trainer_port.post("/init_weight_transfer_engine", init_info=JOINED)
-    assert (await trainer_port.post(path))[0] == 200
+    await transfer_port.post("/init_weight_transfer_engine", init_info=JOINED)
+    assert (await transfer_port.post(path))[0] == 200
     assert serving.engine.calls[-1] == "leave_transfer"
-    await trainer_port.client.aclose()
 
 
 async def test_files_over_dynamo_are_loaded_by_one_method_and_only_while_paused(
@@ -166,12 +155,12 @@ async def test_files_over_dynamo_are_loaded_by_one_method_and_only_while_paused(
     assert trainer_port.harness.state.version == "base"
 
 
-async def test_tensors_without_names_are_refused(serving: WorkerHarness, tmp_path: Path) -> None:
-    trainer_port = TrainerPort(serving, tmp_path, room=TransferRoom("own"))
-    await trainer_port.post("/init_weight_transfer_engine", init_info=JOINED)
-    await trainer_port.post("/start_weight_update")
-    status, reply = await trainer_port.post("/engine/update/update_weights")
-    await trainer_port.client.aclose()
+async def test_tensors_without_names_are_refused(
+    transfer_port: TrainerPort, serving: WorkerHarness
+) -> None:
+    await transfer_port.post("/init_weight_transfer_engine", init_info=JOINED)
+    await transfer_port.post("/start_weight_update")
+    status, reply = await transfer_port.post("/engine/update/update_weights")
 
     assert (status, reply["status"]) == (200, "error")
     assert "update_info" in reply["message"]
@@ -242,8 +231,7 @@ async def test_names_next_to_the_arguments_of_a_call_are_refused(trainer_port: T
 
 
 async def test_an_adapter_gets_the_version_that_is_sent(trainer_port: TrainerPort) -> None:
-    trainer_port.harness.agent.adapters._slots = 2
-    trainer_port.harness.agent.adapters.max_rank = 8
+    trainer_port.take_adapters()
     path = trainer_port.harness.root / "lora" / "step_50"
     write_adapter(path, seed=1, modules=TINY_MODULES, rank=2)
     body = {"lora_name": "r", "lora_path": str(path)}

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 from tests.support.admin_ports import TrainerPort
-from tests.support.fake_engine import touched
-
-from fleet_worker.protocol import Reason
 
 
 @pytest.mark.parametrize("mode", ["", "KEEP", "Keep", "drop", "keep "])
@@ -75,16 +72,3 @@ async def test_requests_are_aborted_by_name_or_all_at_once(trainer_port: Trainer
     await trainer_port.post("/abort_requests")
     await trainer_port.post("/engine/abort_request", request_id="c")
     assert trainer_port.harness.engine.calls == ["abort ['a', 'b']", "abort None", "abort ['c']"]
-
-
-async def test_a_failure_of_the_engine_is_5xx_and_a_broken_worker_does_not_resume(
-    trainer_port: TrainerPort,
-) -> None:
-    await trainer_port.post("/pause?mode=keep")
-    trainer_port.harness.engine.failures["probe"] = [touched(Reason.PROBE_FAILED)]
-    path = trainer_port.step(5)
-    status, reply = await trainer_port.post("/update_weights", weight_dir=path)
-    assert (status, reply["error"]["type"]) == (500, "ProbeFailed")
-    assert (await trainer_port.post("/update_weights", weight_dir=path))[0] == 409
-    status, reply = await trainer_port.post("/resume")
-    assert (status, reply["error"]["type"]) == (409, "Broken")
