@@ -234,8 +234,8 @@ MUTANTS = [
         4,
         "workers that a canary keeps out of service count as serving",
         "core/fleet_status.py",
-        "(members >= least, True,",
-        "(rollout.step.holds_requests or members >= least, True,",
+        "(able >= least, True,",
+        "(rollout.step.holds_requests or able >= least, True,",
         story="a_canary_without_a_baseline",
     ),
     Mutant(
