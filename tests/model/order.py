@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fleet_worker.protocol import WorkerState
 
 
-_SWAPS: tuple[WorkKind, ...] = ("apply", "pause", "load")
+_AWAY: tuple[WorkKind, ...] = ("apply", "pause", "load", "fence")
 _SWAPS_IN = frozenset({RolloutPhase.STAGING, RolloutPhase.LOADING})
 
 
@@ -78,7 +78,7 @@ def check_swaps(simulation: Simulation, leader: Leader, decision: Decision) -> N
     goal, live = plan.step.goal, [w for w in observed.workers if not w.pod.deleting]
     open_now = [w for w in live if w.standing is Standing.OPEN and w.pod.drains_since is None]
     opened = [w for w in live if w.standing is Standing.OPEN]
-    moving = [w for w in opened if w.is_called_to("apply") or any(map(w.is_doing, _SWAPS))]
+    moving = [w for w in opened if w.is_called_to("apply") or any(map(w.is_doing, _AWAY))]
     unknown = [w for w in open_now if not isinstance(w.facts.phase, Phase)]
     could = [w for w in open_now if not w.has_loaded(goal) and not w.busy and _has_staged(w, goal)]
     gated = sum(w.facts.pod.gated for w in live)
