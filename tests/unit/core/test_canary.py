@@ -427,9 +427,7 @@ def test_a_version_is_abandoned_as_late_if_a_canary_had_its_time_or_canaries_die
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_worker_whose_prompts_on_the_applied_version_hang_gives_its_part_to_another(
-    others,
-):
+def test_a_worker_whose_prompts_on_the_applied_version_hang_gives_its_part_to_another(others):
     work = Operation(kind="probe", version="41", running_seconds=601)
     hangs = old(0).reporting(operation=work)
     given = {"phase": RolloutPhase.JUDGING, "phase_seconds": 1e6}

@@ -176,7 +176,7 @@ class FakeFleet:
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_a_fleet_reaches_its_replicas(block: int) -> None:
+def test_a_fleet_reaches_its_replicas(block):
     for seed in range(block * FLEETS_PER_BLOCK, (block + 1) * FLEETS_PER_BLOCK):
         fleet = FakeFleet(seed)
         _, surge = unavailable_and_surge(fleet.spec.spec.update, fleet.replicas)

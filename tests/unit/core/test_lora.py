@@ -615,9 +615,7 @@ class TestFilesOfAServedVersion:
         assert (call.digest, call.stage_only) == (None, True)
 
     @pytest.mark.parametrize(("adapter", "is_compared"), [("sql", True), ("math", False)])
-    def test_the_version_is_applied_when_a_worker_has_found_the_same(
-        self, adapter: str, is_compared: bool
-    ):
+    def test_the_version_is_applied_when_a_worker_has_found_the_same(self, adapter, is_compared):
         fleet = self._fleet(
             self._serving(0).compared("7", 5.0, adapter=adapter), wants=self._begun()
         )

@@ -129,9 +129,7 @@ class TestPins:
 
     @pytest.mark.parametrize("up_to", [None, 9], ids=["no mark", "its pin was dropped"])
     @pytest.mark.parametrize("staged", ["", D2], ids=["nothing is staged", "other files are"])
-    def test_a_recorded_version_without_a_pin_gets_that_of_its_record(
-        self, staged: str, up_to: int | None
-    ):
+    def test_a_recorded_version_without_a_pin_gets_that_of_its_record(self, staged, up_to):
         """A late write of a former leader may name a version whose pin the fleet has dropped since."""
         wants = asks(applied="7")
         applied = wants.status.applied.model_copy(update={"digest": D1})

@@ -50,9 +50,7 @@ def _fleet(
 
 
 @pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
-def test_a_source_that_is_being_written_is_reported_without_a_problem(
-    strategy,
-):
+def test_a_source_that_is_being_written_is_reported_without_a_problem(strategy):
     step = plan_rollout(_fleet(age_seconds=0.5, strategy=strategy), now=NOW).step
 
     assert step.problem is None

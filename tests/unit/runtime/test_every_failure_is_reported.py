@@ -332,8 +332,8 @@ def break_objects(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     "breaks", [break_decision, break_statuses, break_decide, break_observing, break_objects]
 )
 async def test_pauses_are_renewed_whatever_raises_and_internal_error_is_reported(
-    breaks: Callable[[Rig, pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    breaks, monkeypatch
+):
     async with Rig(replicas=2) as rig:
         await paused_for_long(rig)
         breaks(rig, monkeypatch)

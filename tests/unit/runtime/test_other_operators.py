@@ -182,7 +182,7 @@ class TestHeartbeats:
         task.cancel()
 
     async def test_namespaces_whose_requests_take_long_delay_the_lease_of_no_other_one(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch
     ):
         cluster = FakeCluster()
         slow = [driven(f"slow-{n}", f"fleet-{n}") for n in range(8)]

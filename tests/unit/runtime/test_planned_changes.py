@@ -34,7 +34,7 @@ def restarts(rig: Rig) -> set[str]:
     return {m.get("annotations", {}).get(names.ANNOTATION_RESTARTED_AT, "") for m in metadata}
 
 
-async def test_another_release_replaces_no_worker_until_it_is_let() -> None:
+async def test_another_release_replaces_no_worker_until_it_is_let():
     async with Rig(replicas=2) as rig:
         await rig.applied("1")
         before = uids(rig)
@@ -56,7 +56,7 @@ async def test_another_release_replaces_no_worker_until_it_is_let() -> None:
         await rig.until(lambda: rig.condition("UpdateAvailable") is None)
 
 
-async def test_an_earlier_restart_request_brings_no_old_template_back() -> None:
+async def test_an_earlier_restart_request_brings_no_old_template_back():
     async with Rig(replicas=1, update={"restartedAt": "x"}) as rig:
         await rig.applied("1")
         await rig.kill_operator()
@@ -76,7 +76,7 @@ def refuses_records(verb: str, path: str) -> FleetError | None:
     return None
 
 
-async def test_a_template_that_cannot_be_recorded_takes_no_worker_away() -> None:
+async def test_a_template_that_cannot_be_recorded_takes_no_worker_away():
     async with Rig(replicas=3, update={"maxUnavailable": "100%"}) as rig:
         await rig.applied("1")
         before = uids(rig)
@@ -99,7 +99,7 @@ async def test_a_template_that_cannot_be_recorded_takes_no_worker_away() -> None
         await rig.until(lambda: rig.condition("Stalled") is None)
 
 
-async def test_a_spec_that_goes_back_needs_no_record_that_was_refused() -> None:
+async def test_a_spec_that_goes_back_needs_no_record_that_was_refused():
     async with Rig(replicas=1) as rig:
         await rig.applied("1")
         rig.kube.refuses = refuses_records
@@ -112,7 +112,7 @@ async def test_a_spec_that_goes_back_needs_no_record_that_was_refused() -> None:
         assert images(rig) == {OLD}
 
 
-async def test_a_scale_down_lets_requests_end_and_deletes_then() -> None:
+async def test_a_scale_down_lets_requests_end_and_deletes_then():
     async with Rig(replicas=3) as rig:
         await rig.applied("1")
         workers = list(rig.workers.workers.values())
@@ -126,7 +126,7 @@ async def test_a_scale_down_lets_requests_end_and_deletes_then() -> None:
         assert kept["metadata"]["labels"]["rlfleet.dev/traffic"] == "allowed"
 
 
-async def test_another_leader_reverts_a_drain_that_is_no_longer_planned() -> None:
+async def test_another_leader_reverts_a_drain_that_is_no_longer_planned():
     async with Rig(replicas=2) as rig:
         await rig.applied("1")
         before = uids(rig)
