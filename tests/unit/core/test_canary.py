@@ -103,6 +103,14 @@ def test_no_other_worker_leaves_its_clients_while_a_canary_is_behind_its_latch(c
             known(0).refused("42", Reason.SOURCE_NOT_FOUND), [], id="a refusal is let rest"
         ),
         pytest.param(apart(0).doing("load", "42"), [], id="a load under way is left to it"),
+        pytest.param(
+            make_worker(0).joining("41").probed("41").doing("stage", "7"),
+            ["stage 42 on policy-0"],
+            id="a slow read of a superseded version takes no time of the next one",
+        ),
+        pytest.param(
+            old(0).doing("stage", "40"), ["probe 41 on policy-0"], id="nor that of the baseline"
+        ),
     ],
 )
 def test_the_next_step_of_a_canary(first, done):
@@ -358,14 +366,6 @@ def test_a_canary_that_cannot_take_the_version_is_a_problem(first, halts):
     assert problem.halt is halts
 
 
-def test_a_canary_stages_the_version_also_while_it_stages_an_earlier_one():
-    """A slow read of a version that is superseded takes none of the time of the next one."""
-    reads = make_worker(0).joining("41").probed("41").doing("stage", "7")
-    taken = STEP(make_view(reads, old(1)))
-
-    assert texts_of(taken.actions) == ["stage 42 on policy-0"]
-
-
 def test_canaries_have_a_deadline():
     limit = 900 + 60 + 3 * 600
 
@@ -473,13 +473,6 @@ def test_a_canary_keeps_its_part_when_a_worker_before_it_comes_back():
     taken = STEP(make_view(known(0), known(1).staged("42"), trials=[trial(1)]))
 
     assert texts_of(taken.actions) == ["fence on policy-1"]
-
-
-def test_a_canary_that_reads_a_superseded_version_gets_the_calls_of_the_next_one():
-    """Else the version is abandoned as late, and no worker has had a call for it."""
-    reads = old(0).doing("stage", "40")
-
-    assert texts_of(STEP(make_view(reads, old(1))).actions) == ["probe 41 on policy-0"]
 
 
 @pytest.mark.parametrize(

@@ -159,10 +159,3 @@ def test_the_effect_of_a_version_outlives_its_workers():
 
 def test_a_worker_on_the_previous_version_has_no_effect_of_the_next():
     assert status_of(up(0, "1").changed(0.25, since="0")).effect is None
-
-
-def test_one_worker_is_counted_in_the_singular():
-    status = status_of(up(0).changed(0.0))
-    warning = present(condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED))
-
-    assert "(1 worker compared)" in warning.message

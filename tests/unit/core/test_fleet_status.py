@@ -280,14 +280,6 @@ def test_workers_are_counted_by_their_state():
     }
 
 
-def test_surplus_pods_are_counted_with_correct_plurals():
-    old = [up(n).of_revision("old") for n in range(2)]
-    found = condition(make_fleet(*old, replicas=1), ConditionType.PROGRESSING)
-
-    assert found.reason is ConditionReason.REPLACING_WORKERS
-    assert found.message == "2 pods for 1 replica, 1 outdated"
-
-
 @pytest.mark.parametrize("kind", [ConditionType.READY, ConditionType.PROGRESSING])
 def test_workers_that_wait_for_a_call_are_named_also_when_no_rollout_runs(kind):
     joiners = (up(n).joining("0") for n in (1, 2, 3))

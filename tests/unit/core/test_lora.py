@@ -32,7 +32,7 @@ from fleet_worker.protocol import (
     Reason,
     Staged,
 )
-from rlfleet_resources.conditions import Condition, condition_of
+from rlfleet_resources.conditions import condition_of
 from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus, PinnedAdapter
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.source import WeightSource
@@ -142,14 +142,6 @@ class TestCalls:
 
         assert _plan(fleet).step.actions == ()
 
-    def test_base_weights_are_loaded_first(self):
-        base = make_weights("42")
-        fleet = _fleet(
-            _with(make_worker(0).serving("base")), wants=[base, _weights("7", applied="6")]
-        )
-
-        assert _calls(fleet) == ["stage 42 on policy-0"]
-
     def test_a_refusal_is_retried_after_ten_seconds(self):
         worker = _with(make_worker(0).serving("base"))
         early = _fleet(_refusing(worker, "7", age_seconds=9), wants=_weights("7"))
@@ -157,18 +149,6 @@ class TestCalls:
 
         assert _calls(early) == []
         assert _calls(later) == ["stage-adapter sql 7 on policy-0"]
-
-    @pytest.mark.parametrize("last", ["sql", "math"])
-    def test_two_refused_adapters_rest_and_are_both_reported(self, last):
-        first = "math" if last == "sql" else "sql"
-        worker = _refusing(_with(make_worker(0).serving("base")), "7", age_seconds=5, name=first)
-        worker = _refusing(worker, "7", age_seconds=0.1, name=last)
-        wants = [_weights("7"), _weights("7", adapter="math")]
-        fleet = _fleet(worker, wants=wants)
-        plans = [plan_lora(as_seen_by_lora(fleet, w.spec.adapter), w, now=NOW) for w in wants]
-
-        assert _calls(fleet) == []
-        assert [p.step.problem.reason for p in plans] == [ConditionReason.SOURCE_NOT_FOUND] * 2
 
     def test_an_unwanted_adapter_is_removed(self):
         serving = _with(make_worker(0).serving("base"), sql="6", old="3")
@@ -337,24 +317,6 @@ class TestStatus:
         seen = as_seen_by_lora(fleet, weights.spec.adapter)
         plan = plan_lora(seen, weights, now=NOW)
         return weights_status(seen, weights, plan, fleet=of_fleet or FleetStatus(), now=NOW)
-
-    def test_a_problem_of_the_base_weights_is_not_that_of_an_adapter(self):
-        """An adapter without a fault had the reason SourceUnreadable, because its workers lack the base weights."""
-        unreadable = Condition(
-            type=ConditionType.READY,
-            status="False",
-            reason=ConditionReason.SOURCE_UNREADABLE,
-            message="chmod",
-            observed_generation=1,
-            last_transition_time=NOW,
-        )
-        fleet = _fleet(make_worker(0).starting(), wants=_weights("7"))
-
-        status = self._status(fleet, FleetStatus(conditions=(unreadable,)))
-
-        ready = condition_of(status.conditions, ConditionType.READY)
-        assert ready.reason is ConditionReason.WAITING_FOR_ENGINE
-        assert "chmod" not in ready.message
 
     def test_nor_is_an_abandoned_version_of_them(self):
         """An adapter whose workers started was FailureBudgetExceeded, with the words about the base weights."""

@@ -263,40 +263,6 @@ class TestOtherBytes:
         assert (ready(decision), reason_of(decision)) == ("False", "VersionReused")
 
 
-class TestLeftovers:
-    def test_a_staged_adapter_without_a_weightversion_is_removed(self):
-        worker = has(make_worker(0).serving("base"), None, staged=D1)
-
-        assert texts_of(decided(fleet_of(worker, wants=None)).worker_calls) == [
-            "remove-adapter sql on policy-0"
-        ]
-
-    @pytest.mark.parametrize(
-        ("wants", "calls"),
-        [
-            pytest.param(
-                asks("6", applied="6"),
-                ["stage-adapter sql 6 on policy-0"],
-                id="the step back ends at the served version",
-            ),
-            pytest.param(asks("7", applied="6", suspend=True), [], id="it is wanted later"),
-            pytest.param(asks("7", applied="6"), ["adapter sql 7 on policy-0"], id="it is wanted"),
-        ],
-    )
-    def test_a_staged_version_is_dropped_once_the_goal_is_the_served_one(self, wants, calls):
-        worker = has(make_worker(0).serving("base"), D1, version="6")
-        held = Staged(
-            version="7", source=Source(path=PATH), digest=D2, size_bytes=1, in_memory=True
-        )
-        (serves,) = worker.view().state.adapters
-        worker = worker.reporting(adapters=(serves.model_copy(update={"staged": held}),))
-        pinned = (pin("6", D1), pin("7", D2))
-        decision = decided(fleet_of(worker, wants=wants, pinned=pinned))
-
-        assert texts_of(decision.worker_calls) == calls
-        assert ready(decision) == ("True" if wants.spec.version == "6" else "False")
-
-
 class TestReusedVersions:
     @pytest.mark.parametrize(
         "wants",

@@ -318,11 +318,6 @@ class TestNotes:
         assert "at most 2 read a checkpoint at once" in step(view(*map(old, range(3)))).told
         assert "at once" not in step(view(*map(old, range(2)))).told
 
-    def test_one_waiting_worker_is_reported_in_the_singular(self):
-        note = SYNCHRONIZED(view(*map(old, range(2)), most=1)).told
-
-        assert note.endswith("; policy-1 waits: at most 1 reads a checkpoint at once")
-
 
 class TestAdapters:
     SLOTS = AdapterSlots(total=3, used=0, max_rank=16)

@@ -218,12 +218,6 @@ def test_a_worker_uses_the_devices_that_the_pod_claims():
     assert "claims" not in worker()["resources"]
 
 
-def test_a_worker_gets_no_service_account_token():
-    assert (
-        pod(pod={"serviceAccountName": "trainer"})["spec"]["automountServiceAccountToken"] is False
-    )
-
-
 @pytest.mark.parametrize("field", sorted(PLACEMENT))
 def test_a_field_cannot_be_set_by_the_overlay_too(field):
     own = pod_fields(fleet(pod={field: PLACEMENT[field]}).spec, "policy")

@@ -50,11 +50,6 @@ def versions(*workers: WorkerBuilder) -> list[tuple[str, str | None, str | None,
 
 
 class TestVersions:
-    def test_equal_versions_are_one_entry(self):
-        workers = [holds(make_worker(n).serving("41"), A_DIGEST) for n in range(3)]
-
-        assert versions(*workers) == [("41", None, A_DIGEST, 3)]
-
     def test_the_most_frequent_version_comes_first(self):
         workers = [make_worker(0).serving("41"), *(make_worker(n).serving("42") for n in (1, 2))]
 
@@ -109,12 +104,6 @@ class TestAppliedAt:
         found = present(status_of(self.fleet(*workers, applied=self.record("41"))).applied)
 
         assert (found.version, found.applied_at) == ("42", NOW)
-
-    def test_applied_at_is_kept_with_the_version(self):
-        workers = [make_worker(n).serving("42") for n in range(2)]
-        found = present(status_of(self.fleet(*workers, applied=self.record("42"))).applied)
-
-        assert found.applied_at == BEFORE
 
     def test_applied_at_is_kept_when_the_digest_becomes_known(self):
         workers = [holds(make_worker(n).serving("42"), A_DIGEST) for n in range(2)]
