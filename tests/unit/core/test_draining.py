@@ -70,6 +70,7 @@ class TestDrain:
             pytest.param(fenced(1), id="its requests run"),
             pytest.param(marked(up(1)).doing("fence"), id="its fence has just begun"),
             pytest.param(marked(up(1).paused("1")), id="it holds requests for a rollout"),
+            pytest.param(up(1).paused("1"), id="it does so before it is marked"),
             pytest.param(marked(up(1)).asked_to("apply 2"), id="a call is at work on it"),
             pytest.param(marked(up(1)).doing("load", "2"), id="it works on something"),
             pytest.param(marked(up(1)).silent(5), id="it has been silent for a moment"),

@@ -234,16 +234,6 @@ def test_status_of_an_unknown_name_names_similar_ones(monkeypatch, more):
     assert "did you mean policy?" in err
 
 
-def test_status_of_an_empty_namespace_points_at_all_of_them(monkeypatch):
-    objects = FakeObjects()
-    objects.weights, objects.fleet = None, None
-
-    code, _, err = run(monkeypatch, objects, "status")
-
-    assert code == 0
-    assert "rlfleet status -A" in err
-
-
 def test_a_dead_server_ends_publish_within_its_timeout(monkeypatch):
     objects = FakeObjects()
     begun = objects.now

@@ -137,7 +137,7 @@ def test_without_the_right_the_operators_log_is_left_out(monkeypatch):
     assert "the operator's log is not shown" in err
 
 
-def test_an_invalid_duration_is_a_usage_error(monkeypatch):
+def test_a_missing_right_to_read_logs_has_its_exit_code(monkeypatch):
     objects = Logged()
     objects.answers[f"GET {PODS}/policy-0/log"] = Forbidden("pods/log is forbidden")
 

@@ -389,13 +389,6 @@ def test_a_large_fleet_is_drawn_to_scale():
 # --- what goes wrong ------------------------------------------------------------------------------
 
 
-def test_a_wrong_name_suggests_similar_ones(monkeypatch):
-    code, _, err = run(monkeypatch, FakeObjects(), "history", "polcy")
-
-    assert code == 6
-    assert "did you mean policy?" in err
-
-
 def test_the_name_of_a_fleet_means_its_base_weights(monkeypatch):
     objects = FakeObjects()
     present(objects.weights)["metadata"]["name"] = "other"
@@ -409,7 +402,8 @@ def test_an_empty_namespace_names_the_next_step(monkeypatch):
     objects.fleet = None
 
     assert "rlfleet status -A" in run(monkeypatch, objects, "explain")[2]
-    assert "no fleets in namespace 'rl'" in run(monkeypatch, objects, "status")[2]
+    code, _, err = run(monkeypatch, objects, "status")
+    assert (code, "rlfleet status -A" in err) == (0, True)
 
 
 def test_several_weight_versions_need_a_name(monkeypatch):
