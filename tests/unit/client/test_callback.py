@@ -1,7 +1,5 @@
 """The callback `publish_every` in one process, over a fake API server."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """Bars as SVG."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The programs in `examples` that need no torch, run unchanged."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import runpy

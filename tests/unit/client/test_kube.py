@@ -1,7 +1,5 @@
 """Requests to the API server, and what its answers mean to the caller."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import ssl

@@ -1,7 +1,5 @@
 """How the client waits for a published version, over a fake API server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

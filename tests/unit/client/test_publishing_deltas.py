@@ -1,7 +1,5 @@
 """`publish` with weights: which versions are deltas, and what errors leave behind."""
 
-from __future__ import annotations
-
 import asyncio
 import builtins
 import errno

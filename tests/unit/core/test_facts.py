@@ -1,7 +1,5 @@
 """Workers that are alike are evaluated once, and the result counts for each of them."""
 
-from __future__ import annotations
-
 import pytest
 from tests.support.builders import WorkerBuilder, make_worker
 

@@ -1,7 +1,5 @@
 """Which pods a fleet should have."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

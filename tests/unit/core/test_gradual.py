@@ -1,7 +1,5 @@
 """InFlight and Rolling, one decision at a time: each worker swaps by itself, some of them at once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Workers with a closed latch: they load the version of the fleet, and open when no rollout forbids it."""
 
-from __future__ import annotations
-
 import pytest
 from tests.support.builders import (
     NOW,

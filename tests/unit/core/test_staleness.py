@@ -1,7 +1,5 @@
 """`spec.staleness`: which versions count as newer, and when a fleet is stale."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from datetime import timedelta

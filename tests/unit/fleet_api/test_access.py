@@ -1,7 +1,5 @@
 """Callers, their rights, and the limits for all of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

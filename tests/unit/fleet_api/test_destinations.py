@@ -1,7 +1,5 @@
 """Requests of rollout clients reach workers of the fleet, and no other host, whatever has its names."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """The stream of a WeightVersion's transitions."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator

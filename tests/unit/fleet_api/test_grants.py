@@ -1,7 +1,5 @@
 """The namespace of an External fleet grants the RL API its admin token, or an administrator names the fleet."""
 
-from __future__ import annotations
-
 import base64
 
 import pytest

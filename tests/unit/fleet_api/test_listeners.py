@@ -1,7 +1,5 @@
 """The ports: their addresses, and clients that send something else than HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -1,7 +1,5 @@
 """The API's own metrics."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Requests of rollout clients through the control root, before an upstream that is a fake."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

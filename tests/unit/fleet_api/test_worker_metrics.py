@@ -1,7 +1,5 @@
 """The metrics of all workers at one address, as prime-rl polls them."""
 
-from __future__ import annotations
-
 import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator

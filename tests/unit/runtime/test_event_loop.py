@@ -1,7 +1,5 @@
 """Which event loop the operator runs in."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

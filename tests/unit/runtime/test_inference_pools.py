@@ -1,7 +1,5 @@
 """InferencePools are created with their field, deleted without it, and report a missing CRD."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A page of metrics costs a bounded part of the process, however often it is read."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """The whole operator over a fake API server: upgrades replace no worker, and scale-down cuts nothing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A part that fails is begun again alone, and is reported until it works."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

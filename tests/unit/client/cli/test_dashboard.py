@@ -1,7 +1,5 @@
 """`rlfleet dashboard`: the page of a look, and the server on the loopback that keeps it live."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

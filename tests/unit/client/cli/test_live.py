@@ -1,7 +1,5 @@
 """The live screen of `rlfleet watch`: rows of workers from their metrics, past rollouts, Events, keys."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

@@ -1,7 +1,5 @@
 """`rlfleet metrics`."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`rlfleet restart`, `drain` and `version`."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

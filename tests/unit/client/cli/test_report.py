@@ -1,7 +1,5 @@
 """`rlfleet report`: a page that needs nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import escape

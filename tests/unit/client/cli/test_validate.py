@@ -1,7 +1,5 @@
 """`rlfleet validate`: the dry run, and each rule of our own."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path
