@@ -159,7 +159,7 @@ class TestPodsThatStayInTermination:
         found = stalled(up(0), up(1).on_node("gpu-7").going(gone_by=NOW)._pod(evicted=True))
 
         assert found is not None
-        assert "policy-1 is on node gpu-7: if that node is gone for good" in found.message
+        assert "policy-1 is on node gpu-7" in found.message
 
     def test_the_message_has_the_node_and_the_remedy(self):
         found = present(stalled(up(0), self.pod(seconds_late=1), up(2).going(gone_by=self.GOING)))
@@ -206,7 +206,6 @@ class TestProblems:
         found = present(stalled(up(0).not_starting("InvalidImageName"), podOverlay={"spec": None}))
 
         assert found.reason is ConditionReason.INVALID_SPEC
-        assert "Existing workers stay" in found.message
 
     def test_a_refused_source_has_the_message_of_the_weightversion(self):
         workers = [up(n).refused("42", Reason.SOURCE_NOT_FOUND) for n in range(2)]

@@ -86,8 +86,7 @@ def test_a_missing_directory_is_waited_for(strategy, phase):
     assert made.step.problem is None
     assert made.step.failed == ()
     assert not made.halted
-    assert made.step.note.startswith("/weights/step_42: ")
-    assert "every few seconds" in made.step.note
+    assert "/weights/step_42" in made.step.note
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
