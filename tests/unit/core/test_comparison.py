@@ -22,8 +22,6 @@ from tests.support.identities import (
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.observed import Watched, WeightsView
 from fleet_worker.protocol import Reason
-from rlfleet_resources.conditions import condition_of
-from rlfleet_resources.reasons import ConditionType
 from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 COMPARED = ["compare 40 on policy-0"]
@@ -49,14 +47,6 @@ class TestFilesOfAServedVersion:
     def _decided(self, wants: WeightsView, *workers: WorkerBuilder, **spec: Any) -> Decision:
         serving = workers or self.SERVING
         return decided(fleet_of(*serving, wants=wants, status=self.STATUS, **spec))
-
-    def test_one_worker_compares_the_files_before_the_version_is_ready(self):
-        decision = self._decided(asks("40", RUN_7))
-        (call,) = decision.worker_calls
-
-        assert (texts_of([call]), call.digest) == (COMPARED, None)
-        assert verdicts(decision) == ("RollingOut", None)
-        assert condition_of(decision.fleet.conditions, ConditionType.READY).status == "False"
 
     @pytest.mark.parametrize(
         ("before", "retry"),
@@ -197,17 +187,6 @@ class TestFilesOfAServedVersion:
 
         assert texts_of(decision.worker_calls) == COMPARED
         assert verdicts(decision) == ("RollingOut", None)
-
-    def test_a_comparison_of_before_does_not_count_after_the_version_named_other_files(self):
-        workers = [self.SERVING[0].compared("40", 30), *self.SERVING[1:]]
-        first = replace(
-            asks("40", RUN_8), status=self.BEGUN.model_copy(update={"files_unread": False})
-        )
-        refused = self._decided(first, *workers)
-        wants = replace(asks("40", RUN_7), status=refused.weights["wv-2"], watched=self.WATCHED)
-        decision = self._decided(wants, *workers)
-
-        assert texts_of(decision.worker_calls) == COMPARED
 
     def test_a_suspended_rollout_that_has_not_ended_is_not_compared(self):
         """It would be called without an end, since the phase is not Comparing."""

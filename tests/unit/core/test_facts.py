@@ -1,10 +1,8 @@
 """Workers that are alike are evaluated once, and the result counts for each of them."""
 
-import pytest
 from tests.support.builders import WorkerBuilder, make_worker
 
 from fleet_operator.core.facts import NO_WORKERS, Facts, Workers
-from fleet_worker.protocol import Reason
 
 
 def workers(*made: WorkerBuilder) -> Workers:
@@ -27,24 +25,6 @@ class TestFacts:
         assert one.pod.uid != other.pod.uid
         assert one.facts is other.facts
         assert one.loaded is other.loaded
-
-    @pytest.mark.parametrize(
-        "different",
-        [
-            make_worker().serving("42"),
-            make_worker().serving("41").staged("42"),
-            make_worker().serving("41").doing("stage", "42"),
-            make_worker().serving("41").refused("42", Reason.SOURCE_NOT_FOUND),
-            make_worker().serving("41").silent(5),
-            make_worker().serving("41").of_revision("older"),
-            make_worker().serving("41").ended(),
-            make_worker().serving("41").unready(),
-            make_worker().paused("41"),
-            make_worker().paused("41").loaded(),
-        ],
-    )
-    def test_different_workers_do_not_share_facts(self, different):
-        assert different.view().facts is not MIXED[0].facts
 
     def test_the_age_of_a_state_is_not_a_fact(self):
         soon, late = (

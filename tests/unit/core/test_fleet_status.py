@@ -51,20 +51,6 @@ def up(ordinal: int, version: str = "base") -> WorkerBuilder:
     return make_worker(ordinal).serving(version).of_revision(TODAY)
 
 
-def test_a_complete_fleet_is_ready_without_a_problem():
-    fleet = make_fleet(up(0), up(1))
-    status = status_of(fleet)
-
-    found = {c.type: (c.status, c.reason) for c in status.conditions}
-    assert found == {
-        ConditionType.READY: ("True", ConditionReason.ALL_WORKERS_SERVING),
-        ConditionType.AVAILABLE: ("True", ConditionReason.MINIMUM_SERVING),
-        ConditionType.PROGRESSING: ("False", ConditionReason.UP_TO_DATE),
-    }
-    assert (status.replicas, status.ready_replicas, status.updated_replicas) == (2, 2, 2)
-    assert status.endpoint == "http://policy.rl.svc:8000"
-
-
 def test_the_endpoint_of_workers_with_a_certificate_is_https():
     fleet = make_fleet(up(0), up(1), engine={"args": ["--ssl_certfile=/tls/tls.crt"]})
 
@@ -120,13 +106,6 @@ def test_a_worker_in_a_phase_of_a_newer_release_does_not_make_the_fleet_ready():
     found = condition(make_fleet(up(0), verifying), ConditionType.READY)
 
     assert (found.status, found.reason) == ("False", "WaitingForWorkers")
-
-
-def test_two_versions_that_serve_are_both_listed():
-    workers = [up(0, "42"), up(1, "42"), up(2)]
-    fleet = make_fleet(*workers, wants="42", rollout={"strategy": "Rolling"})
-
-    assert condition(fleet, ConditionType.AVAILABLE).status == "True"
 
 
 def test_workers_with_a_superseded_version_are_available_where_versions_may_mix():

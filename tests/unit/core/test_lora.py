@@ -30,7 +30,7 @@ from fleet_worker.protocol import (
     Reason,
     Staged,
 )
-from rlfleet_resources.conditions import condition_of
+from rlfleet_resources.conditions import Condition, condition_of
 from rlfleet_resources.fleet_status import AppliedWeights, FleetStatus, PinnedAdapter
 from rlfleet_resources.reasons import ConditionReason, ConditionType
 from rlfleet_resources.source import WeightSource
@@ -315,6 +315,24 @@ class TestStatus:
         seen = as_seen_by_lora(fleet, weights.spec.adapter)
         plan = plan_lora(seen, weights, now=NOW)
         return weights_status(seen, weights, plan, fleet=of_fleet or FleetStatus(), now=NOW)
+
+    def test_a_problem_of_the_base_weights_is_not_that_of_an_adapter(self):
+        """An adapter without a fault had the reason SourceUnreadable, because its workers lack the base weights."""
+        unreadable = Condition(
+            type=ConditionType.READY,
+            status="False",
+            reason=ConditionReason.SOURCE_UNREADABLE,
+            message="chmod",
+            observed_generation=1,
+            last_transition_time=NOW,
+        )
+        fleet = _fleet(make_worker(0).starting(), wants=_weights("7"))
+
+        status = self._status(fleet, FleetStatus(conditions=(unreadable,)))
+
+        ready = condition_of(status.conditions, ConditionType.READY)
+        assert ready.reason is ConditionReason.WAITING_FOR_ENGINE
+        assert "chmod" not in ready.message
 
     def test_nor_is_an_abandoned_version_of_them(self):
         """An adapter whose workers started was FailureBudgetExceeded, with the words about the base weights."""

@@ -162,15 +162,6 @@ def test_once_a_worker_found_it_the_staging_deadline_starts():
     assert "policy-1" in present(late.step.problem).message
 
 
-def test_the_time_before_it_existed_is_not_staging_time():
-    """The phase starts again when the directory is there, and its timeout with it."""
-    looking = make_worker(0).serving("41").doing("stage", "42")
-    made = plan(looking, phase=RolloutPhase.PENDING, seconds=2 * HOUR)
-
-    assert made.step.phase is RolloutPhase.STAGING
-    assert made.step.problem is None
-
-
 def test_a_directory_deleted_after_workers_held_it_is_an_error():
     made = plan(absent(0), absent(1), pinned=True)
 

@@ -20,7 +20,7 @@ from tests.support.present import present
 from tests.unit.core.test_fleet_status import status_of
 
 from fleet_operator.api.weights import WeightsSpec
-from fleet_operator.core.observed import FleetObserved, WeightsView
+from fleet_operator.core.observed import FleetObserved
 from fleet_operator.core.rollout_plan import plan_rollout
 from fleet_operator.core.weights_status import weights_status
 from fleet_worker.protocol import Source
@@ -256,13 +256,3 @@ class TestSourcesInUse:
 
 def _applied(version: str) -> AppliedWeights:
     return AppliedWeights(version=version, source=WeightSource(path=path_of(version)))
-
-
-def test_equal_fleets_have_equal_statuses():
-    """Nothing of it is a running clock: at rest nothing is written."""
-    fleet = make_fleet(make_worker(0).serving("42"), wants="42")
-    first = status_of(fleet)
-    later: WeightsView | None = fleet.base_weights
-    assert later is not None
-
-    assert status_of(replace(fleet, status=first)) == first
