@@ -37,7 +37,10 @@ class ConditionType(StrEnum):
         return made
 
     READY = ("Ready", "This generation of the object is fully in effect.")
-    AVAILABLE = ("Available", "Fleet: enough workers serve the applied version.")
+    AVAILABLE = (
+        "Available",
+        "Fleet: enough workers serve the applied version. Those that pause count for as long as one rollout may hold them.",
+    )
     PROGRESSING = ("Progressing", "Work is under way and within its deadline.")
     STALLED = (
         "Stalled",

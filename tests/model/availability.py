@@ -51,6 +51,10 @@ class Availability:
         spec = observed.spec
         least = max(1, spec.replicas - unavailable_and_surge(spec.update, spec.replicas)[0])
         serving = [w.pod.name for w in observed.workers if w.state and w.state.admitted]
+        if not observed.is_external:
+            longest = spec.rollout.hold_seconds
+            held = {w.pod.name for w in observed.workers if w.held_seconds > longest}
+            serving = [name for name in serving if name not in held]
         if len(serving) < least:
             self.sim.fail(4, f"Available is True, and only {serving} of at least {least} serve")
 

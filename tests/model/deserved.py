@@ -52,6 +52,7 @@ _KINDS = {
     RolloutPhase.JUDGING: {"stage", "load"},
 }
 """The calls that a worker must have got before it can be late in a phase."""
+_MAY_SERVE = frozenset({Standing.OPEN, Standing.UNKNOWN})
 
 
 class Deserved:
@@ -61,7 +62,9 @@ class Deserved:
         when it last did.
     silent_at: when a worker last did not answer the leader, by its uid.
     held_for_long: uids of workers that were fenced after they had held their requests for as long as any may, under
-        several leaders.
+        several leaders, and have not opened since.
+    held_at: when the leader last saw a worker held, by its uid.
+    fenced_after: how long a worker had held its requests at its last fence, by its uid.
     slow_look_at: when the leader last looked after as long as it takes until pauses must be renewed.
     """
 
@@ -72,6 +75,8 @@ class Deserved:
         self.silent_at: dict[str, float] = {}
         self.slow_look_at = 0.0
         self.held_for_long: set[str] = set()
+        self.held_at: dict[str, float] = {}
+        self.fenced_after: dict[str, float] = {}
 
     # --- calls --------------------------------------------------------------------------------------
 
@@ -90,6 +95,8 @@ class Deserved:
         key = (pod.uid, pod.worker.restarts, call.kind, *named)
         self.called_at.setdefault(key, self.sim.now)
         self.last_called_at[key] = self.sim.now
+        if isinstance(call, Admit | Resume):
+            self.held_for_long.discard(pod.uid)
         observed = leader.observed
         if leader is not self.sim.leader or observed is None or observed.is_external:
             return
@@ -107,6 +114,7 @@ class Deserved:
     ) -> None:
         if isinstance(call, Fence):
             self._leaves_those_in_time(leader, call, worker)
+            self.fenced_after[pod.uid] = worker.held_seconds
             longest = min(r.longest_hold_seconds for r in self.sim.promises.settings)
             led_seconds = self.sim.now - self.sim.promises.stored_first.led_since
             if worker.held_seconds > max(longest, led_seconds):
@@ -148,12 +156,13 @@ class Deserved:
         weights = self.sim.weights.desired_version, self.sim.weights.desired_run_id
         began = self.called_at.get((pod.uid, pod.worker.restarts, "pause", *weights), self.sim.now)
         pause_seconds = min(r.timeouts.pause_seconds + r.pause.limit() for r in promises.settings)
-        if worker.is_called_to("pause") and self.sim.now - began >= pause_seconds:
+        is_missed = (
+            self.held_at.get(pod.uid, -1.0) < began
+        )  # of a pause that came, the next one is another
+        if worker.is_called_to("pause") and is_missed and self.sim.now - began >= pause_seconds:
             return  # its pause does not get through to it
-        assert leader.observed is not None
-        held = max(w.held_seconds for w in leader.observed.workers)
-        if held > min(r.longest_hold_seconds for r in promises.settings):
-            return  # the others may wait no longer
+        if self._may_wait_no_longer(leader):
+            return
         assert leader.observed is not None
         applied = leader.fleet.applied
         mixes = applied is None or (state.version, state.run_id) != (
@@ -171,6 +180,25 @@ class Deserved:
                 f"{call.pod_name} serves, and its fence leaves it {seconds:.0f} of {least} s",
             )
 
+    def _may_wait_no_longer(self, leader: Leader) -> bool:
+        """Whether workers have held their requests for as long as they may, and those that are not paused yet are not more,
+        or not in time.
+        """
+        assert leader.observed is not None
+        assert leader.decision is not None
+        goal = leader.decision.rollout.step.goal
+        longest = min(r.longest_hold_seconds for r in self.sim.promises.settings)
+        waited = [w for w in leader.observed.workers if w.held_seconds > longest]
+        behind = [w for w in leader.observed.workers if w.standing in _MAY_SERVE]
+        behind = [w for w in behind if not w.has_loaded(goal)]
+        late = any(
+            w.silent_seconds
+            or any(u.work.adapter is None for u in w.unheeded)
+            or self._works_too_long(w)
+            for w in behind
+        )
+        return bool(waited) and (late or len(waited) >= len(behind))
+
     def _leaves_those_in_time(self, leader: Leader, call: Fence, worker: WorkerView) -> None:
         """A worker that is called to take the applied weights again is not fenced while it is in time. Soon it serves
         them, unless requests are held for too long. A swap without a barrier is not cut while it is in time.
@@ -186,7 +214,8 @@ class Deserved:
             return
         longest = min(r.longest_hold_seconds for r in self.sim.promises.settings)
         doing = state.operation
-        is_late = doing is not None and not self._is_in_time(worker, (doing.version, doing.run_id))
+        is_late = doing is not None and doing.kind in {"stage", "load", "apply"}
+        is_late = is_late and not self._is_in_time(worker, (doing.version, doing.run_id))
         comes = work is not None and work.kind in {"load", "apply"} and applied is not None
         comes = (
             comes
@@ -218,7 +247,9 @@ class Deserved:
             return  # it must not serve what it has
         known = (state.load_failure, state.stage_failure, *state.earlier_stage_failures)
         refused = {(f.version, f.run_id) for f in known if f is not None}
-        if (goal.version, goal.run_id) in refused or any(u.is_failure for u in worker.unheeded):
+        ignored = [u for u in worker.unheeded if u.work.adapter is None]
+        refused |= {(str(u.work.version), u.work.run_id) for u in ignored if u.is_failure}
+        if (goal.version, goal.run_id) in refused:
             return
         waited = self.sim.now - promises.watching[1]
         limits = (self.limits(r, phase, 1)[0] for r in promises.settings)
@@ -226,8 +257,7 @@ class Deserved:
         held = max(w.held_seconds for w in leader.observed.workers)
         # One that does not follow its calls goes sooner: the others may still have to go back.
         most = min(
-            r.longest_hold_seconds - bool(worker.unheeded) * r.hold_seconds
-            for r in promises.settings
+            r.longest_hold_seconds - bool(ignored) * r.hold_seconds for r in promises.settings
         )
         if held <= most and not is_late:
             self.sim.fail(8, f"{call.work} on {call.pod_name} after {held:.0f} s of {most} s")
@@ -284,9 +314,9 @@ class Deserved:
         spec = self.sim.desired.base_spec
         stays = plan is None or plan.halted or plan.step.holds_requests
         stays = stays or plan.step.phase is RolloutPhase.JUDGING
-        stays = (
-            stays or plan.step.problem is not None
-        )  # it goes no further, and the goal lets none in
+        # A problem of the rollout stops it, so that its goal lets none in. One of joining workers does not.
+        problem = plan.step.problem if plan is not None else None
+        stays = stays or (problem is not None and "cannot join" not in problem.message)
         stays = stays or spec is None or spec.suspend
         if stays or promises.must_be_judged or leader.desired is not self.sim.desired:
             return
@@ -330,6 +360,8 @@ class Deserved:
         for worker in observed.workers:
             if worker.silent_seconds or worker.state is None:
                 self.silent_at[worker.pod.uid] = self.sim.now
+            if worker.standing is Standing.HELD:
+                self.held_at[worker.pod.uid] = self.sim.now
         if not decision.is_planned:
             return  # pauses are renewed until there is a plan again
         self._requests_wait_for_something(leader, decision)
@@ -361,7 +393,7 @@ class Deserved:
         assert leader.observed is not None
         opened = [w for w in leader.observed.workers if w.standing is Standing.OPEN]
         is_served = bool(opened) and all(w.has_loaded(goal) for w in opened)
-        absent = self.sim.files.absent or plan.step.awaits_source
+        absent = str(goal.source) in self.sim.files.absent or plan.step.awaits_source
         if not (same_weights(goal, plan.applied) or is_served or absent):
             self.sim.fail(1, f"{name} is suspended, no canary has judged it, and it is the goal")
 
@@ -501,10 +533,11 @@ class Deserved:
             loads = before.phase is RolloutPhase.LOADING and waited <= longest
             kinds_in_time: tuple[WorkKind, ...] = ("load", "apply") if loads else ("apply",)
             self._one_is_late(leader, name, kinds_in_time)
-        # A pause that is renewed takes the turn of a load, here in one look, there in two.
+        # A pause that is renewed takes the turn of a load, and the end of a pause that of a stage: here in one look,
+        # there in two.
         apart = leader.looked_at[1] - leader.looked_at[0]
         is_slow = self.sim.now - self.slow_look_at <= waited
-        renews = before.phase is RolloutPhase.LOADING and is_slow
+        renews = before.phase in {RolloutPhase.LOADING, RolloutPhase.STAGING} and is_slow
         judged = before.phase is RolloutPhase.JUDGING
         had_longest = waited > longest and not (
             judged and not self._has_ended_canaries(leader, name)
@@ -530,14 +563,16 @@ class Deserved:
         assert leader.decision is not None
         # It may answer again with this look.
         was_silent = self.silent_at.get(worker.pod.uid, -1.0) >= leader.looked_at[0]
-        if worker.silent_seconds or worker.state is None or was_silent or worker.unheeded:
-            return waited >= limit
+        ignores = any(u.work.adapter is None for u in worker.unheeded)
         judged = before.phase is RolloutPhase.JUDGING
         # The leader does not know the words of a newer release, or other work does not end.
-        if self.sim.pods[worker.pod.uid].worker.ahead or (
-            not judged and self._works_too_long(worker)
-        ):
+        is_ahead = self.sim.pods[worker.pod.uid].worker.ahead
+        works = not judged and self._works_too_long(worker)
+        silent = bool(worker.silent_seconds) or worker.state is None or was_silent
+        if waited >= limit and (silent or ignores or is_ahead or works):
             return True
+        if worker.silent_seconds or worker.state is None or was_silent:
+            return False
         if self._is_not_late(worker, before.phase, leader.decision.rollout.desired):
             return False
         name = (before.desired_version, before.desired_run_id)
@@ -601,11 +636,16 @@ class Deserved:
     def _works_too_long(self, worker: WorkerView) -> bool:
         """Whether a worker is at one piece of work for longer than that may take."""
         work = worker.state.operation if worker.state is not None else None
-        times = [r.timeouts for r in self.sim.promises.settings]
         if work is None:
             return False
-        is_stage = work.kind == "stage"
-        limit = min(t.stage_seconds if is_stage else t.load_seconds for t in times)
+        settings = self.sim.promises.settings
+        match work.kind:
+            case "stage":
+                limit = min(r.timeouts.stage_seconds for r in settings)
+            case "apply":
+                limit = min(r.timeouts.load_seconds + r.pause.limit() for r in settings)
+            case _:
+                limit = min(r.timeouts.load_seconds for r in settings)
         return work.running_seconds + worker.state_age_seconds >= limit
 
     def limits(self, rollout: Rollout, phase: RolloutPhase, workers: int) -> tuple[float, float]:

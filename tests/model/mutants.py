@@ -589,7 +589,7 @@ MUTANTS = [
         6,
         "the rollout of an adapter has no deadline",
         "core/lora_problems.py",
-        "return problem_of_late(able, goal) if able and is_late else None",
+        "return problem_of_late(waiting, goal) if waiting else None",
         "return None",
         story="an_adapter_whose_trainer_dies_while_it_writes",
     ),

@@ -450,14 +450,16 @@ class Promises:
         led_again = ((begin, min(end, now)) for begin, end in self.sim.absences)
         return sum(max(0.0, end - max(begin, since)) for begin, end in led_again)
 
-    def _has_led_slowly(self) -> bool:
+    def _has_led_slowly(self, pod: FakePod) -> bool:
         """Whether requests are held for as long as they may, and looks of the leader came late meanwhile: renewals of pauses
-        take the turns of other calls then.
+        take the turns of other calls then. The worker itself had held its requests for longer than the way back takes.
         """
         limit = min(r.longest_hold_seconds for r in self.settings)
+        least = min(r.longest_hold_seconds - r.hold_seconds for r in self.settings)
         observed = self.sim.leader.observed
         held = max((w.held_seconds for w in observed.workers), default=0.0) if observed else 0.0
-        return held > limit and self.sim.now - self.deserved.slow_look_at <= held
+        waits = self.deserved.fenced_after.get(pod.uid, 0.0) > least
+        return waits and held > limit and self.sim.now - self.deserved.slow_look_at <= held
 
     def _requests_are_kept(self, pod: FakePod) -> None:
         for why in pod.worker.requests.ended:
@@ -474,7 +476,7 @@ class Promises:
                 and not self._may_be_expelled(pod)
                 and pod.uid not in self.availability.planned
                 and not self.sim.leader.looks_seldom
-                and not self._has_led_slowly()
+                and not self._has_led_slowly(pod)
             ):
                 self.sim.fail(8, f"{pod.name} has no fault and was fenced")
             if why == "lease" and not self._may_be_expelled(pod) and self._was_looked_at(pod):

@@ -76,7 +76,7 @@ def history(
     at_rest, before = fleet.converged(), len(fleet.log)
     recycled = fleet.leader.fleet.recycled
     writes = fleet.run_quietly()
-    if fleet.leader.fleet.recycled != recycled:
+    if set(fleet.leader.fleet.recycled) < set(recycled):
         writes -= 1  # what was recreated long ago is forgotten once
     # The operator retries a stalled part and writes the statuses of all objects, at most once a second.
     if writes > (0 if at_rest else 10 * (1 + len(fleet.leader.weights))):

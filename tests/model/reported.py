@@ -246,7 +246,11 @@ class Reported:
         join_seconds = rollout.timeouts.stage_seconds + rollout.timeouts.load_seconds
         stalled = condition_of(status.conditions, ConditionType.STALLED)
         joins = any(
-            w.standing is Standing.CLOSED and w.state and w.state.uptime_seconds >= join_seconds
+            w.standing is Standing.CLOSED
+            and w.state
+            and w.state.uptime_seconds >= join_seconds
+            and stalled is not None
+            and w.pod.name in stalled.message
             for w in there
         )
         is_late = stalled is not None and stalled.reason is ConditionReason.DEADLINE_EXCEEDED
@@ -394,8 +398,7 @@ class Reported:
         broke = [w for w in there if _has_broken_on(w, name, seconds)]
         if not broke or plan.step.goal.version != status.desired_version or plan.suspended:
             return
-        # One that has refused the files since then has tried again.
-        out = [w.pod.name for w in broke if w.standing is Standing.CLOSED and not _refuses(w, name)]
+        out = [w.pod.name for w in broke if w.standing is Standing.CLOSED]
         if out and status.phase is RolloutPhase.APPLIED and before.phase in _COMES:
             self.sim.fail(6, f"{name} is Applied, and the engines of {out} break on it")
         is_served = applied is not None and (applied.version, applied.run_id) == name
@@ -569,6 +572,11 @@ class Reported:
         if verdict is None:
             return
         name, applied = (verdict.version, verdict.run_id), leader.fleet.applied
+        begun, others = status.started_at, [w for w in answer if w.pod.name not in verdict.pods]
+        could = applied is not None and any(
+            _knows(w, (applied.version, applied.run_id)) and not _failures_of(w, name)
+            for w in others
+        )
         for worker in answer:
             if worker.pod.name not in verdict.pods or worker.state is None or applied is None:
                 continue
@@ -577,16 +585,15 @@ class Reported:
                 self.sim.fail(1, f"{worker.pod.name} has not run the prompts on {name}")
             compared = report.compared_with, report.compared_with_run_id
             base = (applied.version, applied.run_id)
-            is_like = compared == base or bool(_failures_of(worker, base))  # it has refused them
+            # It has refused them in this attempt, and no other worker that answers could compare.
+            lost = begun is not None and any(
+                age < self.sim.surely_since(begun, leader) for age in _failures_of(worker, base)
+            )
+            is_like = compared == base or (lost and not could)
             if not is_like and verdict.version not in self.sim.promises.incomparable:
                 self.sim.fail(
                     1, f"{worker.pod.name} compared {name} with {compared}, not {applied.version}"
                 )
-
-
-def _refuses(worker: WorkerView, name: tuple[str | None, str | None]) -> bool:
-    failure = worker.state.stage_failure if worker.state is not None else None
-    return failure is not None and (failure.version, failure.run_id) == name
 
 
 def _has(worker: WorkerView, name: tuple[str | None, str | None]) -> bool:
@@ -670,14 +677,21 @@ def _has_broken_on(worker: WorkerView, name: tuple[str | None, str | None], seco
     return (failure.version, failure.run_id) == name and age_seconds < seconds
 
 
+def _knows(worker: WorkerView, name: tuple[str | None, str | None]) -> bool:
+    """Whether a worker could compare with these weights: it has them, or its last answers of the prompts."""
+    report = worker.state.probe if worker.state is not None else None
+    return _has(worker, name) or (
+        report is not None
+        and name
+        in {
+            (report.version, report.run_id),
+            (report.compared_with, report.compared_with_run_id),
+        }
+    )
+
+
 def _has_lost(worker: WorkerView, name: tuple[str, str | None], seconds: float) -> bool:
     """Whether a worker that answers has refused a version within this time, and knows no answers of it."""
-    state = worker.state
-    if state is None or worker.silent_seconds or worker.busy or _has(worker, name):
+    if worker.state is None or worker.silent_seconds or worker.busy or _knows(worker, name):
         return False
-    report = state.probe
-    probed = report is not None and name in {
-        (report.version, report.run_id),
-        (report.compared_with, report.compared_with_run_id),
-    }
-    return not probed and any(age < seconds for age in _failures_of(worker, name))
+    return any(age < seconds for age in _failures_of(worker, name))

@@ -99,11 +99,10 @@ class WorkerBuilder:
         """Admitted, on its way to a pause."""
         return self.reporting(phase=Phase.PAUSING, admitted=True, version=version)
 
-    def paused(self, version: str, *, lease_seconds: float = 30) -> Self:
-        """Admitted, holding its requests."""
-        return self.reporting(
-            phase=Phase.PAUSED, admitted=True, version=version, pause=_pause(lease_seconds)
-        )
+    def paused(self, version: str, *, lease_seconds: float = 30, seconds: float = 1) -> Self:
+        """Admitted, holding its requests since `seconds`."""
+        pause = _pause(lease_seconds, seconds)
+        return self.reporting(phase=Phase.PAUSED, admitted=True, version=version, pause=pause)
 
     def loaded(self) -> Self:
         """It has taken its version in this pause."""
@@ -582,10 +581,10 @@ def _failure(
     return Failure(version=version, reason=reason, message=message, age_seconds=age_seconds)
 
 
-def _pause(lease_seconds: float) -> PauseState:
+def _pause(lease_seconds: float, seconds: float = 1) -> PauseState:
     return PauseState(
         mode=PauseMode.KEEP,
         holder="operator",
-        paused_seconds=1,
+        paused_seconds=seconds,
         lease_remaining_seconds=lease_seconds,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
+from math import inf
 
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.condition_rows import Made, Row, conditions_of, first_of
@@ -82,7 +83,9 @@ def fleet_status(
         pinned_adapters=pinned_adapters.kept,
         dropped_pins=memory_of(observed, rollout, (*rollout.dropped, *pinned_adapters.dropped)),
         workers=_counts(live, observed.status.workers),
-        laggards=lagging_workers(observed, rollout.desired, observed.status.laggards),
+        laggards=lagging_workers(
+            observed, rollout.desired, observed.status.laggards, goal=rollout.step.goal
+        ),
         recycled=pods.recycled,
         endpoint=names.endpoint_url(observed.name, observed.namespace, port, scheme),
         router=_router(observed),
@@ -194,23 +197,27 @@ def _ready(
 
 
 def _available(observed: FleetObserved, rollout: RolloutPlan) -> Made | None:
-    # A short pause does not make a fleet unavailable. Nor do two versions at once where the strategy
-    # allows them. Workers may then still serve a version that was superseded on the way.
+    # A pause does not make a fleet unavailable while it is as short as that of one version may be. A trainer that
+    # steers the workers holds them for as long as it likes. Two versions at once do not matter either where the
+    # strategy allows them. Workers may then still serve a version that was superseded on the way.
     served = {WeightsId.of(weights) for weights in rollout.on_its_way}
     in_service = {Standing.OPEN, Standing.HELD}
     up = observed.workers.where(lambda f: f.standing in in_service and f.admitted)
     # While requests are held, workers wait with weights of both sides of the swap.
     any_weights = rollout.allows_mixing or rollout.step.holds_requests
-    members = up.count(lambda f: any_weights or any(f.has_loaded(s) for s in served))
+    members = up.where(lambda f: any_weights or any(f.has_loaded(s) for s in served))
+    long = inf if observed.is_external else observed.spec.rollout.hold_seconds
+    held = members.where(lambda f: f.phase is not Phase.SERVING)  # or one of a newer release
+    able = len(members) - len([w for w in held if w.held_seconds > long])
     unavailable, _ = unavailable_and_surge(observed.spec.update, observed.spec.replicas)
     least = max(1, observed.spec.replicas - unavailable)
     what = "" if rollout.allows_mixing else f" version {rollout.applied.label}"
-    serve = agree(members, "serves", "serve")
-    message = f"{counted(members, 'worker')} {serve}{what}; at least {least} must"
+    serve = agree(able, "serves", "serve")
+    message = f"{counted(able, 'worker')} {serve}{what}; at least {least} must"
     return first_of(
         ConditionType.AVAILABLE,
-        (members >= least, True, ConditionReason.MINIMUM_SERVING, _minimum(least)),
-        (members == 0, False, ConditionReason.NO_WORKERS, message),
+        (able >= least, True, ConditionReason.MINIMUM_SERVING, _minimum(least)),
+        (able == 0, False, ConditionReason.NO_WORKERS, message),
         (True, False, ConditionReason.BELOW_MINIMUM, message),
     )
 

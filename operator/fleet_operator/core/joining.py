@@ -20,6 +20,7 @@ from fleet_operator.core.actions import Stage, WorkerCall
 from fleet_operator.core.advance import Mode, Target, advance
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Workers
+from fleet_operator.core.identity import same_weights
 from fleet_operator.core.lora_goals import JoinersLora
 from fleet_operator.core.messages import problem_of, problem_of_joiners, some
 from fleet_operator.core.strategies.base import RolloutProblem
@@ -131,11 +132,6 @@ def _goal(ready: Workers, admission: Admission) -> tuple[Checkpoint, RolloutProb
     goal = admission.goal
     if not admission.no_members or ready.any(lambda f: f.has_loaded(goal)):
         return goal, None
-    if goal == admission.fallback:
-        return (
-            goal,
-            None,
-        )  # there is no other one: what keeps workers out is one problem in all phases
     refuse = ready.where(lambda f: f.refuses)
     refused = [w for w in refuse if worker_failures.failure_of(w, goal)]
     absent = [w for w in refuse if worker_failures.absence(w, goal)]
@@ -146,6 +142,8 @@ def _goal(ready: Workers, admission: Admission) -> tuple[Checkpoint, RolloutProb
         # A checkpoint that does not exist yet is not a failure: the last good version serves meanwhile.
         return admission.fallback if absent else goal, None
     # No worker serves and none can load the goal: the last good version is better than none.
+    if same_weights(goal, admission.fallback):
+        return admission.fallback, None  # what keeps workers out is one problem in all phases
     may_fail = admission.may_fail
     problem = problem_of(refused, goal, RolloutPhase.STAGING, may_fail=may_fail, halt=False)
     return admission.fallback, problem
@@ -162,6 +160,8 @@ def _problem_of_stuck(
     may serve.
     """
     last = admission.fallback  # tried only after the goal has failed
+    if same_weights(admission.goal, last):
+        last = admission.goal  # it says whether its digest is that of a pin
     admissible = (goal, last) if admission.allows_mixing else (goal,)
     outside = joining.where(
         lambda f: f.refuses and not any(f.has_loaded(weights) for weights in admissible)

@@ -24,15 +24,26 @@ _MAX_MESSAGE = 300
 
 
 def lagging_workers(
-    observed: FleetObserved, desired: Checkpoint, before: Sequence[Laggard] = ()
+    observed: FleetObserved,
+    desired: Checkpoint,
+    before: Sequence[Laggard] = (),
+    *,
+    goal: Checkpoint | None = None,
 ) -> tuple[Laggard, ...]:
-    """Returns the lagging workers, worst first. `before`: the last list."""
+    """Returns the lagging workers, worst first.
+
+    Args:
+        observed: The fleet.
+        desired: The weights that they lack.
+        before: The last list.
+        goal: The weights that the operator leads them to now; by default the desired ones.
+    """
     candidates = observed.workers.where(_may_lag)
     ranked = [(rank, w) for w in candidates if (rank := _rank(w, desired))]
     ranked.sort(key=itemgetter(0))  # workers of one rank stay in the order of their ordinals
     known = {laggard.pod: laggard for laggard in before}
     worst = ranked[:MAX_LAGGARDS]
-    return tuple(_laggard(w, desired, known.get(w.pod.name)) for _, w in worst)
+    return tuple(_laggard(w, goal or desired, known.get(w.pod.name)) for _, w in worst)
 
 
 def silent_workers(observed: FleetObserved) -> int:
@@ -64,8 +75,8 @@ def _rank(worker: WorkerView, desired: Checkpoint) -> int:
     return 4 if _is_closed(worker) else 0
 
 
-def _laggard(worker: WorkerView, desired: Checkpoint, before: Laggard | None) -> Laggard:
-    reason, message = _cause(worker, desired)
+def _laggard(worker: WorkerView, goal: Checkpoint, before: Laggard | None) -> Laggard:
+    reason, message = _cause(worker, goal)
     if before is None:
         before = Laggard(pod=worker.pod.name, state="", reason="")
     return renewed(
@@ -78,17 +89,17 @@ def _laggard(worker: WorkerView, desired: Checkpoint, before: Laggard | None) ->
     )
 
 
-def _cause(worker: WorkerView, desired: Checkpoint) -> tuple[str, str]:
+def _cause(worker: WorkerView, goal: Checkpoint) -> tuple[str, str]:
     if (of_pod := _cause_in_pod(worker)) is not None:
         return of_pod
     if failure := _failure(worker):
         return str(failure.reason), f"version {failure.version}: {failure.message}"
     if worker.standing is Standing.UNKNOWN:
-        return LaggardReason.NOT_ANSWERING, why(worker, desired)
+        return LaggardReason.NOT_ANSWERING, why(worker, goal)
     if worker.standing is Standing.ABSENT:
         again = worker.pod.starts_again
         return LaggardReason.STARTING, "its engine is starting" + (f"; {again}" if again else "")
-    return LaggardReason.JOINING, f"being updated to version {desired.label}"
+    return LaggardReason.JOINING, f"being updated to version {goal.label}"
 
 
 def _cause_in_pod(worker: WorkerView) -> tuple[str, str] | None:

@@ -122,10 +122,12 @@ def _limit_seconds(view: RolloutView, kind: str) -> float:
 
 
 def is_in_time(view: RolloutView, worker: WorkerView) -> bool:
-    """Whether the worker works on something that is not late itself, or waits for its next call, and ignores none."""
+    """Whether the worker works on something that is not late itself, or waits for its next call, and ignores none about base
+    weights.
+    """
     work = worker.state.operation if worker.state is not None else None
     if work is None:
-        return not (worker.unheeded or worker.silent_seconds)
+        return not (worker.silent_seconds or any(u.work.adapter is None for u in worker.unheeded))
     return work.running_seconds + worker.silent_seconds <= _limit_seconds(view, work.kind)
 
 

@@ -33,17 +33,23 @@ def problem_of(
     *,
     may_fail: int,
     halt: bool,
+    others_serve: bool = False,
 ) -> RolloutProblem:
-    """The problem that more workers than `may_fail` failed to load the goal."""
+    """The problem that more workers than `may_fail` failed to load the goal. `others_serve`: some serve it, and keep
+    it.
+    """
     reason = _reason(failed, goal, phase)
     if reason is ConditionReason.VERSION_REUSED:
         return RolloutProblem(reason=reason, message=_rewritten(failed, goal), halt=halt)
     remedy = _remedy(reason, halt=halt)
     many = len(failed) > may_fail
     limit = f"maxFailures allows {may_fail}" if many else "no other worker is available"
+    stays = "The fleet stays on the applied version"
+    if others_serve:
+        stays = "Workers that have loaded it keep serving it, and the others stay on the applied version"
     message = (
         f"{counted(len(failed), 'worker')} cannot load version {goal}; {limit}. "
-        f"{_causes(failed, goal)}. The fleet stays on the applied version. {remedy}"
+        f"{_causes(failed, goal)}. {stays}. {remedy}"
     )
     return RolloutProblem(reason=reason, message=message, halt=halt)
 

@@ -73,7 +73,9 @@ def weights_status(
         phase_started_at=now if moved else before.phase_started_at,
         workers=_workers(observed, rollout, before.workers),
         workers_applied=f"{serving}/{observed.spec.replicas}",
-        laggards=lagging_workers(observed, rollout.desired, before.laggards),
+        laggards=lagging_workers(
+            observed, rollout.desired, before.laggards, goal=rollout.step.goal
+        ),
         timings=timings,
         store_reads=store_reads_of(observed, weights, rollout, phase, fresh=fresh),
         effect=effect,

@@ -54,10 +54,21 @@ def last_failure(
     )
     said = [f for f in known if f is not None and is_about(f, weights)]
     last = min(said, key=lambda f: f.age_seconds, default=None)
-    if last is None:
-        return None
-    age_seconds = last.age_seconds + worker.state_age_seconds
-    return last if age_seconds < within_seconds + ROUNDING_SECONDS else None
+    return last if last is not None and _is_within(worker, last, within_seconds) else None
+
+
+def has_failed_to_load(worker: WorkerView, weights: Named, *, within_seconds: float) -> bool:
+    """Whether the last load of this worker was one of these weights, and failed. Later refusals of files hide that
+    from `failure_of`.
+    """
+    failure = worker.state.load_failure if worker.state is not None else None
+    if failure is None or not is_about(failure, weights) or worker.has_loaded(weights):
+        return False
+    return _is_within(worker, failure, within_seconds)
+
+
+def _is_within(worker: WorkerView, failure: Failure, seconds: float) -> bool:
+    return failure.age_seconds + worker.state_age_seconds < seconds + ROUNDING_SECONDS
 
 
 def ignored_calls(worker: WorkerView) -> list[Failure]:

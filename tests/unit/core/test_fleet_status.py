@@ -69,7 +69,10 @@ AVAILABLE = {
     "two may not": ([up(0), up(1).joining("base"), up(2).not_running()], "False", "BelowMinimum"),
     "no worker serves": ([up(n).joining("base") for n in range(3)], "False", "NoWorkers"),
     "all are paused": ([up(n).paused("base") for n in range(3)], "True", "MinimumServing"),
-}
+    "as long as one rollout may": ([up(n).paused("base", seconds=720) for n in range(3)], "True", "MinimumServing"),
+    "longer than that": ([up(n).paused("base", seconds=721) for n in range(3)], "False", "NoWorkers"),
+    "two for longer": ([up(0), *(up(n).paused("base", seconds=721) for n in (1, 2))], "False", "BelowMinimum"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("workers", "holds", "reason"), AVAILABLE.values(), ids=AVAILABLE)
@@ -88,7 +91,8 @@ def test_a_fleet_whose_only_worker_is_the_canary_is_not_available():
 
 @pytest.mark.parametrize("updated", range(5))
 def test_an_external_fleet_stays_available_while_its_trainer_holds_the_workers(updated):
-    workers = [make_worker(n).paused("42" if n < updated else "41") for n in range(4)]
+    versions = ["42"] * updated + ["41"] * (4 - updated)
+    workers = [make_worker(n).paused(v, seconds=9_999) for n, v in enumerate(versions[:4])]
     fleet = make_fleet(*workers, weights={"roots": ["/weights"], "management": "External"})
 
     assert condition(fleet, ConditionType.AVAILABLE).status == "True"

@@ -152,6 +152,32 @@ class TestFailures:
 
         assert present(taken.problem).halt
 
+    @pytest.mark.parametrize(
+        ("others", "given", "stays"),
+        [
+            ([staged(1)], {}, "The fleet stays on the applied version."),
+            ([new(1)], {}, "Workers that have loaded it keep serving it"),
+            ([new(1)], {"onFailure": "Rollback"}, "The fleet stays on the applied version."),
+        ],
+    )
+    def test_an_abandoned_version_that_workers_keep_is_not_called_unused(
+        self, others, given, stays
+    ):
+        failed = staged(0).failed_to_load("42")
+        problem = present(self.under_way(failed, *others, **given).problem)
+
+        assert problem.halt
+        assert stays in problem.message
+
+    @pytest.mark.parametrize("given", [{"halted": True}, {"suspended": True}])
+    def test_a_swap_that_ends_without_the_operator_counts_as_not_serving(self, given):
+        swaps = (make_worker(n).paused("41").doing("apply", "42") for n in (1, 2))
+        taken = in_flight(view(new(0), *swaps, **given))
+        serving = {"halted": "0 of 3 workers serve 41", "suspended": "1 of 3 workers serves 42"}
+
+        assert taken.phase is RolloutPhase.APPLIED
+        assert taken.note == serving[next(iter(given))]
+
     def test_failed_workers_are_reported_when_all_others_have_swapped(self):
         refused = old(0).refused("42", Reason.CHECKPOINT_TRUNCATED)
 
@@ -205,6 +231,19 @@ class TestFailures:
         assert taken.phase is LOADING
         assert present(taken.problem).reason is ConditionReason.WORKERS_FAILING
         assert texts_of(taken.actions) == ["admit 41 on policy-0"]
+
+    @pytest.mark.parametrize("reason", [Reason.CHECKPOINT_TRUNCATED, Reason.PEER_UNREADABLE])
+    def test_a_broken_engine_counts_also_after_the_worker_has_refused_the_files(self, reason):
+        """Otherwise the version is applied in between, and more engines may break than `maxFailures` allows."""
+        broke = make_worker(0).joining("41").failed_to_load("42", age_seconds=20)
+        broke = broke.refused("42", reason, age_seconds=1)
+        given = {"phase": LOADING, "rollout_seconds": 60, "maxFailures": 1}
+
+        assert rolling(view(broke, new(1), new(2), **given)).phase is LOADING
+        other = make_worker(1).joining("41").failed_to_load("42", age_seconds=2)
+        assert present(rolling(view(broke, other, new(2), **given)).problem).halt
+        before = {**given, "rollout_seconds": 10}
+        assert rolling(view(broke, new(1), new(2), **before)).phase is RolloutPhase.APPLIED
 
     @pytest.mark.parametrize(("mode", "limit"), [("Keep", 600), ("Abort", 600), ("Wait", 600 + 60)])
     def test_a_swap_that_never_ends_is_fenced(self, mode, limit):

@@ -1,5 +1,7 @@
 """Workers with a closed latch: they load the version of the fleet, and open when no rollout forbids it."""
 
+from dataclasses import replace
+
 import pytest
 from tests.support.builders import (
     NOW,
@@ -18,6 +20,7 @@ from fleet_operator.core.joining import Admission, JoinStep, join
 from fleet_worker.protocol import Reason
 from rlfleet_resources.conditions import Condition, condition_of
 from rlfleet_resources.reasons import ConditionReason, ConditionType
+from rlfleet_resources.source import WeightSource
 
 
 def joining_worker(n: int = 0, version: str | None = "base") -> WorkerBuilder:
@@ -131,6 +134,29 @@ class TestVersionThatCannotBeLoaded:
         made = decide(worker.failed_to_load("42"), fallback="42", first=True)
 
         assert present(made.problem).reason is ConditionReason.WORKERS_FAILING
+
+    @pytest.mark.parametrize("path", ["/weights/step_42", "/copies/step_42"])
+    @pytest.mark.parametrize(
+        ("worker", "reason"),
+        [
+            (joining_worker().failed_to_load("42"), ConditionReason.WORKERS_FAILING),
+            (make_worker(0).broken().failed_to_load("42"), ConditionReason.WORKERS_FAILING),
+            (
+                joining_worker().refused("42", Reason.DIGEST_MISMATCH),
+                ConditionReason.VERSION_REUSED,
+            ),
+        ],
+        ids=["waits", "recovers", "finds other files"],
+    )
+    def test_the_applied_weights_with_their_pin_are_no_other_version(self, worker, reason, path):
+        """Also if the trainer names them in another place."""
+        view, fallback = make_view(worker), replace(target("42"), digest="sha256:42")
+        goal = replace(fallback, pinned=True, source=WeightSource(path=path))
+        admission = Admission(goal=goal, fallback=fallback, open_now=True, no_members=True)
+
+        made = join(view.joining, admission, view.settings)
+
+        assert present(made.problem).reason is reason
 
     def test_a_refused_version_is_retried_later(self):
         refused = joining_worker().refused("42", Reason.SOURCE_NOT_FOUND, age_seconds=4)

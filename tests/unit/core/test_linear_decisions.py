@@ -165,8 +165,8 @@ def test_the_cost_of_scaling_is_linear(situation):
         ("all are staging", 4),
         ("no worker has the bytes", 18),
         ("all have the bytes", 18),
-        ("all are held", 25),
-        ("half are open again", 16),
+        ("all are held", 26),
+        ("half are open again", 17),
         ("all are joining", 46),
     ],
 )

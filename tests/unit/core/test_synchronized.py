@@ -5,6 +5,7 @@ from tests.support.builders import WorkerBuilder, make_transition, make_view, ma
 from tests.support.present import present
 
 from fleet_operator.core.strategies.synchronized import step
+from fleet_operator.core.work import Outcome
 from fleet_worker.protocol import Operation, Reason
 from rlfleet_resources.reasons import ConditionReason
 from rlfleet_resources.weights_status import RolloutPhase
@@ -169,6 +170,15 @@ class TestWithoutATimeout:
         assert "fence on policy-0" in self.back(old(2), waits, later)
         assert "fence on policy-1" not in self.back(old(2), waits, later)
 
+    @pytest.mark.parametrize(
+        ("call", "goes"), [("stage 41", True), ("adapter math 7", False)], ids=["base", "adapter"]
+    )
+    def test_one_that_ignores_its_calls_goes_earlier(self, call, goes):
+        """Calls about adapters do not count: a paused worker gets none."""
+        stays = loaded(1).heard(2 * self.HOLD + 1).ignoring(call)
+
+        assert ("fence on policy-1" in self.back(old(0), stays)) is goes
+
     def test_a_paused_worker_that_cannot_get_the_bytes_is_left_behind(self):
         stays = loaded(1)
 
@@ -214,6 +224,19 @@ class TestPausedLongBeforeTheVersion:
         taken = step(make_view(self.waiting(0, seconds=seconds), worker, wants="43", phase=PAUSING))
 
         assert {a.split()[0] for a in texts_of(taken.actions) if "policy-1" in a} == calls
+
+    def test_of_many_that_are_not_paused_yet_none_is_left_behind_while_all_are_in_time(self):
+        """Their requests still run. The fewer go: here one whose requests wait for too long."""
+        waits = self.waiting(0, seconds=self.TOO_LONG)
+        serving = [make_worker(n).serving("41").staged("43") for n in (1, 2)]
+
+        def fenced(*workers: WorkerBuilder) -> set[str]:
+            taken = step(make_view(*workers, wants="43", phase=PAUSING))
+            return {a for a in texts_of(taken.actions) if a.startswith(("fence", "Quarantine"))}
+
+        assert fenced(waits, *serving) == {"fence on policy-0"}
+        ignores = serving[0].ignoring("pause", outcome=Outcome.REFUSED)
+        assert fenced(waits, ignores, serving[1]) == {"fence on policy-1", "fence on policy-2"}
 
 
 class TestPausedNextToOthersThatServe:

@@ -190,6 +190,13 @@ class TestInDecisions:
         assert (laggard.pod, laggard.reason) == ("policy-0", "CallWithoutEffect")
         assert re.search("version 2: .*it has 1", laggard.message)
 
+    def test_a_worker_that_goes_back_is_listed_with_the_version_that_it_goes_to(self):
+        fleet = make_fleet(make_worker().joining("2"), wants="2")
+        goals = make_view(wants="2")
+        (laggard,) = lagging_workers(fleet, goals.desired, goal=goals.applied)
+
+        assert (laggard.reason, laggard.message) == ("Joining", "being updated to version 41")
+
     def test_an_adapters_version_is_not_one_of_the_base(self):
         """Both may have the same number."""
         worker = make_worker().serving("2").ignoring("stage-adapter sql 3")

@@ -73,7 +73,8 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
     """Decide the next step. `at_once`: how many workers may be away; None means all."""
     goal = view.applied if view.halted else view.desired
     stays = view.suspended or (view.halted and view.settings.on_failure == "Halt")
-    behind = NO_WORKERS if stays else view.members.where(lambda f: _is_behind(f, goal))
+    lacking = view.members.where(lambda f: _is_behind(f, goal))
+    behind = NO_WORKERS if stays else lacking
     refused = refused_by(view, goal, behind)
     closed = closed_by_load(view, goal)
     swapping = behind.where(lambda f: f.is_doing("apply", goal))
@@ -110,7 +111,7 @@ def step_towards(view: RolloutView, *, at_once: int | None) -> Step:
         goal=goal,
         phase=phase,
         actions=actions,
-        note=_note(view, goal, behind),
+        note=_note(view, goal, lacking, behind),
         problem=problem,
         failed=pod_names(failed),
         holds_requests=behind.any(lambda f: _is_away(f) or bool(f.operation))
@@ -183,7 +184,9 @@ def _phase(
     if closed and not behind and view.phase in _UNDER_WAY:
         return RolloutPhase.LOADING  # otherwise it would be applied between two attempts
     if not behind:
-        return RolloutPhase.RESUMING if view.held else RolloutPhase.APPLIED
+        # A swap to other weights ends by itself.
+        resumes = view.held.any(lambda f: not f.is_doing("apply"))
+        return RolloutPhase.RESUMING if resumes else RolloutPhase.APPLIED
     # A swap that failed does not set the phase back: otherwise the rollout would never be late.
     begun = view.phase is RolloutPhase.LOADING or len(behind) < len(view.members)
     begun |= behind.any(lambda f: f.is_doing("apply", goal) or f.standing is Standing.HELD)
@@ -207,10 +210,10 @@ def _lasts_too_long(view: RolloutView, at_once: int | None) -> bool:
     return lasts(view, view.staging_seconds() + groups * timeouts.load_seconds, *_UNDER_WAY)
 
 
-def _note(view: RolloutView, goal: Checkpoint, behind: Workers) -> str:
+def _note(view: RolloutView, goal: Checkpoint, lacking: Workers, behind: Workers) -> str:
     if not view.members:
         return "no worker is admitted"
-    done = len(view.members) - len(behind)
+    done = len(view.members) - len(lacking)
     share = counted_of(done, len(view.members), "worker", "serves", "serve")
     rest = f"; next: {some(behind)}{unready(behind, goal)}" if behind else ""
     return f"{share} {goal.label}{rest}"

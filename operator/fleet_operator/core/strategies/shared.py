@@ -15,6 +15,7 @@ from fleet_operator.core.joining import Admission, join
 from fleet_operator.core.messages import problem_of
 from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.strategies.base import RolloutProblem, RolloutView, Step
+from fleet_operator.core.worker_failures import has_failed_to_load
 from fleet_operator.core.worker_view import Standing, WorkerView
 from rlfleet_resources.weights_status import RolloutPhase
 
@@ -46,16 +47,17 @@ def closed_by_load(view: RolloutView, goal: Checkpoint) -> list[WorkerView]:
 
     They are not members any more, and count as failures of this rollout.
     """
-    return failed_to_load(view, goal, refused_by(view, goal, view.joining))
+    return failed_to_load(view, goal, view.joining.where(lambda f: f.refuses))
 
 
 def failed_to_load(
-    view: RolloutView, goal: Checkpoint, refused: Iterable[WorkerView]
+    view: RolloutView, goal: Checkpoint, workers: Iterable[WorkerView]
 ) -> list[WorkerView]:
-    """Those of the workers whose engine refused the goal. Reading the files again does not repair that, so
-    it is not tried again in this attempt.
+    """Those of the workers whose engine refused the goal in this attempt. Reading the files again does not repair
+    that, also if it fails in another way.
     """
-    return [w for w in refused if w.state and w.state.load_failure == view.failure_of(w, goal)]
+    seconds = view.rollout_seconds
+    return [w for w in workers if has_failed_to_load(w, goal, within_seconds=seconds)]
 
 
 def without(workers: Collection[WorkerView], others: Collection[WorkerView]) -> Workers:
@@ -120,7 +122,11 @@ def over_budget(
     served = same_weights(goal, view.applied)
     if not same_weights(goal, view.desired) or view.halted or view.is_superseded or served:
         return None
-    return problem_of(failed, goal, phase, may_fail=view.may_fail, halt=halt)
+    goes_back = halt and view.settings.on_failure == "Rollback"
+    serve = not goes_back and view.members.any(
+        lambda f: f.standing is Standing.OPEN and f.has_loaded(goal)
+    )
+    return problem_of(failed, goal, phase, may_fail=view.may_fail, halt=halt, others_serve=serve)
 
 
 def with_joiners(

@@ -48,7 +48,7 @@ from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import NO_WORKERS, Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.joining import Admission
-from fleet_operator.core.lateness import blocking, late
+from fleet_operator.core.lateness import blocking, is_in_time, late
 from fleet_operator.core.messages import pod_names, problem_of_late, some, unready, why
 from fleet_operator.core.strategies.base import RolloutView, Step
 from fleet_operator.core.strategies.shared import (
@@ -171,7 +171,7 @@ def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
     problem = over_budget(view, goal, overdue, RolloutPhase.PAUSING, halt=True)
     reason = f"all workers have staged version {goal.label}"
     actions = advanced(view, unpaused.plus(view.held), goal, Mode.HOLD, reason)
-    fenced = (overdue or blocking(view, goal, unpaused)) if problem is None else []
+    fenced = (overdue or _left_behind(view, goal, unpaused)) if problem is None else []
     return Step(
         goal=goal,
         phase=RolloutPhase.PAUSING,
@@ -181,6 +181,16 @@ def _pause(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
         failed=pod_names(overdue),
         holds_requests=True,
     )
+
+
+def _left_behind(view: RolloutView, goal: Checkpoint, unpaused: Workers) -> list[WorkerView]:
+    """The workers to fence when requests have been held for too long: those without a pause, or those whose requests
+    wait. While the first are in time, the fewer go.
+    """
+    by, longest = blocking(view, goal, unpaused), view.settings.longest_hold_seconds
+    waited = [m for m in view.held if m.held_seconds > longest]
+    fewer = len(waited) < len(by) and all(is_in_time(view, w) for w in by)
+    return waited if fewer else by
 
 
 def _load(view: RolloutView, goal: Checkpoint, behind: Workers) -> Step:
