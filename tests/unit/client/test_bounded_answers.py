@@ -1,7 +1,5 @@
 """A client with a limit reads no more of an answer than that."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import ssl
@@ -65,13 +63,13 @@ async def get(body: Parts, status: int = 200, encoding: str = "identity") -> obj
         return await kube.get(Kind.FLEETS, "policy")
 
 
-async def test_an_answer_within_the_limit_is_whole() -> None:
+async def test_an_answer_within_the_limit_is_whole():
     assert await get(Parts(b'{"spec":', b"{}}")) == {"spec": {}}
     packed = gzip.compress(b'{"spec": {"a": 1}}')
     assert await get(Parts(packed), encoding="gzip") == {"spec": {"a": 1}}
 
 
-async def test_a_longer_answer_is_an_error_and_is_not_read_to_its_end() -> None:
+async def test_a_longer_answer_is_an_error_and_is_not_read_to_its_end():
     body = Parts(*[PART] * 1000)
     with pytest.raises(RlfleetError, match=f"{LIMIT} bytes"):
         await get(body)
@@ -79,7 +77,7 @@ async def test_a_longer_answer_is_an_error_and_is_not_read_to_its_end() -> None:
     assert body.read == LIMIT // len(PART) + 1
 
 
-async def test_an_answer_is_measured_after_its_decompression() -> None:
+async def test_an_answer_is_measured_after_its_decompression():
     packed = gzip.compress(bytes(10_000_000))
     assert len(packed) > LIMIT / 2
     parts = [packed[n : n + 100] for n in range(0, len(packed), 100)]
@@ -90,12 +88,12 @@ async def test_an_answer_is_measured_after_its_decompression() -> None:
     assert body.read < len(parts) / 10
 
 
-async def test_a_refusal_keeps_its_meaning() -> None:
+async def test_a_refusal_keeps_its_meaning():
     with pytest.raises(Forbidden):
         await get(Parts(b'{"kind": "Status", "code": 403, "message": "no"}'), status=403)
 
 
-async def test_a_change_that_is_too_long_ends_its_watch_and_one_within_the_limit_does_not() -> None:
+async def test_a_change_that_is_too_long_ends_its_watch_and_one_within_the_limit_does_not():
     event = b'{"type": "MODIFIED", "object": {"spec": {}}}\n'
     body = Parts(event, *[PART] * 1000)
     seen = []
@@ -111,7 +109,7 @@ async def test_a_change_that_is_too_long_ends_its_watch_and_one_within_the_limit
     assert (seen, body.read) == (["MODIFIED"], 1 + LIMIT // len(PART) + 1)
 
 
-async def test_a_reader_of_its_own_parses_objects_and_changes_but_no_tables() -> None:
+async def test_a_reader_of_its_own_parses_objects_and_changes_but_no_tables():
     def read(text: bytes) -> dict[str, object]:
         return json.loads(text) | {"read": True}
 

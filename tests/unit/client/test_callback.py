@@ -1,7 +1,5 @@
 """The callback `publish_every` in one process, over a fake API server."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import logging
@@ -96,7 +94,7 @@ def published(objects: FakeObjects) -> list[Any]:
     ]
 
 
-def test_weights_of_an_event_loop_are_refused_before_the_training(tmp_path: Path) -> None:
+def test_weights_of_an_event_loop_are_refused_before_the_training(tmp_path):
     """The first publish ended the training: a coroutine has no outcome."""
     given: Any = AsyncWeights("policy", objects=FakeObjects())
 
@@ -104,7 +102,7 @@ def test_weights_of_an_event_loop_are_refused_before_the_training(tmp_path: Path
         publish_every(1, given, tmp_path)
 
 
-def test_every_n_steps_the_model_is_saved_and_then_published(tmp_path: Path) -> None:
+def test_every_n_steps_the_model_is_saved_and_then_published(tmp_path):
     objects, reports = FakeObjects(), []
     callback = publish_every(
         20,
@@ -126,7 +124,7 @@ def test_every_n_steps_the_model_is_saved_and_then_published(tmp_path: Path) -> 
     assert {r["rlfleet/lag_versions"] for r in reports} == {0}
 
 
-def test_one_process_publishes_and_all_save_a_sharded_model(tmp_path: Path) -> None:
+def test_one_process_publishes_and_all_save_a_sharded_model(tmp_path):
     objects, written = FakeObjects(), []
 
     assert steps(publish_every(1, weights(objects), tmp_path), 1, main=False) == []
@@ -139,9 +137,7 @@ def test_one_process_publishes_and_all_save_a_sharded_model(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("with_save", [False, True])
-def test_a_restarted_training_does_not_overwrite_a_published_version(
-    tmp_path: Path, *, with_save: bool
-) -> None:
+def test_a_restarted_training_does_not_overwrite_a_published_version(tmp_path, *, with_save):
     objects, written = FakeObjects(), []
     (tmp_path / "step_10").mkdir()
     (tmp_path / "step_10" / "model.safetensors").write_bytes(b"served")
@@ -158,7 +154,7 @@ def test_a_restarted_training_does_not_overwrite_a_published_version(
     assert steps(callback, 20) == ([] if with_save else [f"{tmp_path}/step_20"])
 
 
-def test_steps_start_at_one(tmp_path: Path) -> None:
+def test_steps_start_at_one(tmp_path):
     with pytest.raises(ValueError, match="at least 1"):
         publish_every(0, weights(FakeObjects()), tmp_path)
 
@@ -166,7 +162,7 @@ def test_steps_start_at_one(tmp_path: Path) -> None:
 # --- outcomes -------------------------------------------------------------------------------------
 
 
-def test_with_wait_a_refusal_ends_the_training(tmp_path: Path) -> None:
+def test_with_wait_a_refusal_ends_the_training(tmp_path):
     objects = FakeObjects(obeys=False)
     objects.script.append(lambda: objects.stall("CheckpointNotFinite"))
 
@@ -174,9 +170,7 @@ def test_with_wait_a_refusal_ends_the_training(tmp_path: Path) -> None:
         steps(publish_every(1, weights(objects), tmp_path, wait=True), 50)
 
 
-def test_without_wait_training_continues_and_a_refusal_ends_it_before_the_next_version(
-    tmp_path: Path,
-) -> None:
+def test_without_wait_training_continues_and_a_refusal_ends_it_before_the_next_version(tmp_path):
     objects = FakeObjects(obeys=False)
     callback, before = publish_every(10, weights(objects), tmp_path), objects.now
 
@@ -192,7 +186,7 @@ def test_without_wait_training_continues_and_a_refusal_ends_it_before_the_next_v
     assert [spec["version"] for spec in published(objects)] == ["10", "20"]
 
 
-def test_another_writer_ends_the_training_before_its_next_version(tmp_path: Path) -> None:
+def test_another_writer_ends_the_training_before_its_next_version(tmp_path):
     objects = FakeObjects(obeys=False)
     callback = publish_every(10, weights(objects), tmp_path)
     steps(callback, 10)
@@ -207,7 +201,7 @@ def absent(objects: FakeObjects, reason: str = "WaitingForCheckpoint") -> None:
     objects.look("Pending", condition("Ready", reason, generation, status="False"))
 
 
-def test_files_that_no_worker_finds_end_the_training_after_a_short_wait(tmp_path: Path) -> None:
+def test_files_that_no_worker_finds_end_the_training_after_a_short_wait(tmp_path):
     objects = FakeObjects(obeys=False)
     callback = publish_every(10, weights(objects), tmp_path)
     steps(callback, 10)
@@ -219,7 +213,7 @@ def test_files_that_no_worker_finds_end_the_training_after_a_short_wait(tmp_path
     assert objects.now - before == pytest.approx(ABSENT_SECONDS)
 
 
-def test_files_that_a_worker_finds_at_its_next_look_end_nothing(tmp_path: Path) -> None:
+def test_files_that_a_worker_finds_at_its_next_look_end_nothing(tmp_path):
     objects = FakeObjects(obeys=False)
     callback = publish_every(10, weights(objects), tmp_path)
     steps(callback, 10)
@@ -230,9 +224,7 @@ def test_files_that_a_worker_finds_at_its_next_look_end_nothing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("reason", ["NoWorkers", "Suspended"])
-def test_a_fleet_that_rests_ends_no_training_that_does_not_wait(
-    tmp_path: Path, reason: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fleet_that_rests_ends_no_training_that_does_not_wait(tmp_path, reason, caplog):
     objects = FakeObjects(obeys=False)
     callback = publish_every(10, weights(objects), tmp_path)
     steps(callback, 10)
@@ -244,7 +236,7 @@ def test_a_fleet_that_rests_ends_no_training_that_does_not_wait(
     assert reason in caplog.text
 
 
-def test_an_api_server_that_is_away_for_a_moment_ends_nothing(tmp_path: Path) -> None:
+def test_an_api_server_that_is_away_for_a_moment_ends_nothing(tmp_path):
     objects = FakeObjects()
     callback = publish_every(10, weights(objects), tmp_path)
     steps(callback, 10)
@@ -253,7 +245,7 @@ def test_an_api_server_that_is_away_for_a_moment_ends_nothing(tmp_path: Path) ->
     assert steps(callback, 20) == [f"{tmp_path}/step_20"]
 
 
-def test_the_last_version_is_waited_for_when_training_ends(tmp_path: Path) -> None:
+def test_the_last_version_is_waited_for_when_training_ends(tmp_path):
     objects = FakeObjects(obeys=False)
     callback = publish_every(10, weights(objects), tmp_path)
     end(callback)  # without a version
@@ -264,9 +256,7 @@ def test_the_last_version_is_waited_for_when_training_ends(tmp_path: Path) -> No
         end(callback)
 
 
-def test_a_slow_rollout_is_a_warning_at_the_end_of_a_training(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_slow_rollout_is_a_warning_at_the_end_of_a_training(tmp_path, caplog):
     objects = FakeObjects(obeys=False)
     callback = publish_every(10, weights(objects), tmp_path, timeout_seconds=5)
     steps(callback, 10)
@@ -278,9 +268,7 @@ def test_a_slow_rollout_is_a_warning_at_the_end_of_a_training(
         steps(publish_every(20, weights(objects), tmp_path, wait=True, timeout_seconds=5), 20)
 
 
-def test_no_wait_is_longer_than_a_watchdog_bears(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_wait_is_longer_than_a_watchdog_bears(tmp_path, monkeypatch):
     objects = FakeObjects(obeys=False)
     parts: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: objects.now)
@@ -310,9 +298,7 @@ def rights(folder: Path) -> dict[str, str]:
     return {path.name: oct(stat.S_IMODE(path.lstat().st_mode)) for path in found}
 
 
-def test_workers_of_another_user_can_read_what_was_written(
-    tmp_path: Path, strict_umask: None
-) -> None:
+def test_workers_of_another_user_can_read_what_was_written(tmp_path, strict_umask):
     callback = publish_every(1, weights(FakeObjects()), tmp_path / "out" / "run-7")
     steps(callback, 1)
 
@@ -327,7 +313,7 @@ def test_workers_of_another_user_can_read_what_was_written(
     }
 
 
-def test_the_mode_may_be_for_a_group_or_left_alone(tmp_path: Path, strict_umask: None) -> None:
+def test_the_mode_may_be_for_a_group_or_left_alone(tmp_path, strict_umask):
     for mode, folder, file in ((0o440, "0o750", "0o640"), (None, "0o700", "0o600")):
         directory = tmp_path / str(mode)
         steps(publish_every(1, weights(FakeObjects()), directory, mode=mode), 1)
@@ -336,7 +322,7 @@ def test_the_mode_may_be_for_a_group_or_left_alone(tmp_path: Path, strict_umask:
         assert (found["model.safetensors"], found[".rlfleet-run"]) == (file, file)
 
 
-def test_only_what_was_written_gets_rights(tmp_path: Path, strict_umask: None) -> None:
+def test_only_what_was_written_gets_rights(tmp_path, strict_umask):
     outside, directory = tmp_path / "outside", tmp_path / "shared"
     for folder in (outside, directory, directory / "step_1"):
         folder.mkdir()
@@ -352,7 +338,7 @@ def test_only_what_was_written_gets_rights(tmp_path: Path, strict_umask: None) -
     assert (found["shared"], found["notes"], found[".snapshot"]) == ("0o700", "0o600", "0o700")
 
 
-def test_rights_are_added_and_never_taken(tmp_path: Path) -> None:
+def test_rights_are_added_and_never_taken(tmp_path):
     file = tmp_path / "model.safetensors"
     file.write_bytes(b"")
     file.chmod(0o662)
@@ -368,9 +354,7 @@ RUN_ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_a_process_that_cannot_meet_the_main_one_does_not_wait_for_it(
-    tmp_path: Path, *, wait: bool
-) -> None:
+def test_a_process_that_cannot_meet_the_main_one_does_not_wait_for_it(tmp_path, *, wait):
     """As under a launcher without torch.distributed."""
     callback = publish_every(1, weights(FakeObjects()), tmp_path, wait=wait)
 
@@ -385,7 +369,7 @@ def test_a_process_that_cannot_meet_the_main_one_does_not_wait_for_it(
     assert not process.is_alive()
 
 
-def test_each_version_belongs_to_the_run_of_its_directory(tmp_path: Path) -> None:
+def test_each_version_belongs_to_the_run_of_its_directory(tmp_path):
     objects = FakeObjects()
     directory = tmp_path / "run-7"
     steps(publish_every(1, weights(objects), directory), 1, 2)
@@ -401,7 +385,7 @@ def test_each_version_belongs_to_the_run_of_its_directory(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "name", ["run-7", "Qwen3 8B, sft", "-.-", "_x_", "длинный", "a" * 200, "a" * 39 + "-b"]
 )
-def test_a_run_has_a_name_that_the_api_server_takes(tmp_path: Path, name: str) -> None:
+def test_a_run_has_a_name_that_the_api_server_takes(tmp_path, name):
     run = run_of(tmp_path / name)
 
     assert RUN_ID.fullmatch(run)
@@ -409,16 +393,14 @@ def test_a_run_has_a_name_that_the_api_server_takes(tmp_path: Path, name: str) -
     assert run_of(f"{tmp_path}/{name}") == run
 
 
-def test_a_directory_that_was_emptied_holds_another_run(tmp_path: Path) -> None:
+def test_a_directory_that_was_emptied_holds_another_run(tmp_path):
     first = run_of(tmp_path)
     (tmp_path / ".rlfleet-run").unlink()
 
     assert run_of(tmp_path) != first
 
 
-def test_processes_that_name_a_run_at_the_same_time_agree(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_that_name_a_run_at_the_same_time_agree(tmp_path, monkeypatch):
     found = []
 
     def slowly(folder: str) -> str:
@@ -433,9 +415,7 @@ def test_processes_that_name_a_run_at_the_same_time_agree(
     assert [each.name for each in tmp_path.iterdir()] == [".rlfleet-run"]
 
 
-def test_a_run_has_a_name_on_a_file_system_without_hard_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_has_a_name_on_a_file_system_without_hard_links(tmp_path, monkeypatch):
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
@@ -446,7 +426,7 @@ def test_a_run_has_a_name_on_a_file_system_without_hard_links(
 
 
 @pytest.mark.parametrize("text", ["", "two words", "-x", "x" * 64])
-def test_a_file_without_a_name_of_a_run_is_an_error(tmp_path: Path, text: str) -> None:
+def test_a_file_without_a_name_of_a_run_is_an_error(tmp_path, text):
     (tmp_path / ".rlfleet-run").write_text(text)
 
     with pytest.raises(ValueError, match=r"\.rlfleet-run has no name of a run"):
@@ -467,7 +447,7 @@ def test_a_file_without_a_name_of_a_run_is_an_error(tmp_path: Path, text: str) -
         Unavailable("away", retry_after_seconds=7),
     ],
 )
-def test_an_error_can_be_sent_to_another_process(error: RlfleetError) -> None:
+def test_an_error_can_be_sent_to_another_process(error):
     sent = pickle.loads(pickle.dumps(error))  # noqa: S301 - made here
 
     assert (type(sent), str(sent), sent.args) == (type(error), str(error), error.args)
@@ -488,8 +468,8 @@ def write_checkpoint(folder: str, number: int) -> None:
 
 @pytest.mark.parametrize("saved_by", ["model", "trainer"])
 def test_with_delta_a_step_is_written_as_what_differs_from_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved_by: str
-) -> None:
+    tmp_path, monkeypatch, saved_by
+):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
@@ -517,9 +497,7 @@ def test_with_delta_a_step_is_written_as_what_differs_from_the_one_before(
     assert list(scratch.iterdir()) == []
 
 
-def test_a_save_that_fails_leaves_no_copy_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_that_fails_leaves_no_copy_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def fail(_: str) -> None:

@@ -1,7 +1,5 @@
 """Bars as SVG."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -12,7 +10,7 @@ from rlfleet.charts import WIDTH, Bar, Row, drawn, ticks
 
 
 @pytest.mark.parametrize("length", [0.1, 0.5, 1.0])
-def test_a_long_value_stays_within_the_picture(length: float) -> None:
+def test_a_long_value_stays_within_the_picture(length):
     value = "3.12s CheckpointTruncated"
     picture = drawn([Row("policy-1", (Bar(0, length, "halted"),), value)])
 
@@ -24,7 +22,7 @@ def test_a_long_value_stays_within_the_picture(length: float) -> None:
     assert begin + width <= WIDTH
 
 
-def test_a_value_is_not_written_into_a_bar_that_is_shorter() -> None:
+def test_a_value_is_not_written_into_a_bar_that_is_shorter():
     value = "0.32s so far"
     picture = drawn([Row("Resuming", (Bar(0.97, 0.03, "resuming"),), value)])
 
@@ -47,12 +45,12 @@ def test_a_value_is_not_written_into_a_bar_that_is_shorter() -> None:
         (3600.0, [0, 1000, 2000, 3000]),
     ],
 )
-def test_an_axis_has_few_round_ticks(seconds: float, expected: list[float]) -> None:
+def test_an_axis_has_few_round_ticks(seconds, expected):
     assert list(ticks(seconds)) == pytest.approx(expected)
 
 
 @given(st.floats(1e-6, 1e9))
-def test_the_ticks_of_any_axis_are_few_and_within_it(seconds: float) -> None:
+def test_the_ticks_of_any_axis_are_few_and_within_it(seconds):
     found = list(ticks(seconds))
 
     assert 2 <= len(found) <= 9

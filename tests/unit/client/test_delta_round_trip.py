@@ -1,7 +1,5 @@
 """Deltas that a trainer writes, applied by code that knows only their form."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -68,8 +66,8 @@ def pairs(draw: st.DrawFn) -> tuple[State, State]:
 )
 @settings(max_examples=80, deadline=None)
 def test_a_delta_applied_to_its_base_gives_the_new_weights_and_their_digest(
-    base_directory: Path, pair: tuple[State, State], encoding: Encoding, file_bytes: int
-) -> None:
+    base_directory, pair, encoding, file_bytes
+):
     old, new = pair
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as made:
         patch.setattr(writing, "smaller_encoding", lambda *_: encoding)
@@ -115,9 +113,7 @@ def bits_of(tensor: Any) -> Any:
 
 
 @pytest.mark.parametrize("encoding", Encoding)
-def test_values_that_compare_as_different_or_equal_are_compared_by_their_bits(
-    encoding: Encoding,
-) -> None:
+def test_values_that_compare_as_different_or_equal_are_compared_by_their_bits(encoding):
     nans = np.array([np.nan, 0.0, 1.0], np.float32).view(np.uint8)
     zeros = np.array([np.nan, -0.0, 1.0], np.float32).view(np.uint8)
 
@@ -127,7 +123,7 @@ def test_values_that_compare_as_different_or_equal_are_compared_by_their_bits(
     assert found.changed_elements == 1
 
 
-def test_the_smaller_encoding_is_chosen(base_directory: Path) -> None:
+def test_the_smaller_encoding_is_chosen(base_directory):
     random = np.random.default_rng(7)
     old = random.integers(0, 2**16, 200_000, dtype=np.uint16)
     few, every = old.copy(), old ^ np.uint16(1)
@@ -141,9 +137,7 @@ def test_the_smaller_encoding_is_chosen(base_directory: Path) -> None:
     assert chosen(every) is Encoding.XOR
 
 
-def test_positions_beyond_32_bits_are_never_written(
-    base_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_positions_beyond_32_bits_are_never_written(base_directory, monkeypatch):
     old = np.zeros(100, np.uint8)
     new = old.copy()
     new[3] = 1
@@ -156,8 +150,8 @@ def test_positions_beyond_32_bits_are_never_written(
 
 
 def test_a_large_state_dict_has_several_files_and_the_digest_of_a_worker(
-    base_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    base_directory, tmp_path, monkeypatch
+):
     monkeypatch.setattr("rlfleet.deltas.layout._SHARD_BYTES", 10)
     state = {f"t{n}": np.full(2, n, np.float32) for n in range(3)}
 
@@ -172,8 +166,8 @@ def test_a_large_state_dict_has_several_files_and_the_digest_of_a_worker(
 
 
 def test_each_tensor_of_a_written_file_begins_at_a_multiple_of_its_elements(
-    base_directory: Path, tmp_path: Path
-) -> None:
+    base_directory, tmp_path
+):
     state = {"a": np.zeros(3, np.uint8), "b": np.zeros(3, np.float64), "c": np.zeros(3, np.float16)}
     save(state, tmp_path / "step_1", base_directory)
     header, _, notes = read_file(tmp_path / "step_1/model.safetensors")

@@ -1,7 +1,5 @@
 """Versions as the client writes them, read by a worker's own reader: the two share no code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,8 +115,8 @@ def tensors_of(checkpoint: Checkpoint) -> dict[str, bytes]:
 
 
 def test_a_new_worker_reads_each_version_of_a_chain_with_the_digest_that_the_client_gives(
-    encoding: Encoding, volume: Path, config: Path
-) -> None:
+    encoding, volume, config
+):
     digests = publish(volume, config)
     assert metadata(volume / "step_11")["delta_encoding"] == encoding.value
     assert len(list((volume / "step_11").glob("*.safetensors"))) == 3
@@ -131,9 +129,7 @@ def test_a_new_worker_reads_each_version_of_a_chain_with_the_digest_that_the_cli
             assert tensors_of(checkpoint) == {name: t.tobytes() for name, t in given.items()}
 
 
-def test_a_worker_follows_the_client_from_what_it_holds(
-    encoding: Encoding, volume: Path, config: Path
-) -> None:
+def test_a_worker_follows_the_client_from_what_it_holds(encoding, volume, config):
     digests = publish(volume, config)
     assert len(set(digests.values())) == len(STEPS)
     held: HeldBase | None = None
@@ -150,9 +146,7 @@ def test_a_worker_follows_the_client_from_what_it_holds(
     held.checkpoint.close()
 
 
-def test_a_worker_reads_the_delta_of_two_checkpoints(
-    encoding: Encoding, volume: Path, config: Path, tmp_path: Path
-) -> None:
+def test_a_worker_reads_the_delta_of_two_checkpoints(encoding, volume, config, tmp_path):
     weights = Weights("policy", objects=FakeObjects(source={"path": f"{volume}/step_{{version}}"}))
     weights.publish(41, state_dict=state(1), config_from=config)
     local = tmp_path / "local/step_42"
@@ -174,8 +168,8 @@ def test_a_worker_reads_the_delta_of_two_checkpoints(
 
 
 def test_a_base_that_was_written_over_where_the_delta_changes_nothing_is_refused(
-    encoding: Encoding, volume: Path, config: Path
-) -> None:
+    encoding, volume, config
+):
     digests = publish(volume, config)
     (file,) = (
         f for f in (volume / "step_12").glob("*.safetensors") if b'"still"' in f.read_bytes()

@@ -1,7 +1,5 @@
 """Unmet demands, over a Service: each connection reaches the next worker."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -82,9 +80,7 @@ async def serve(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., 
         await server.close()
 
 
-async def test_an_unmet_demand_reaches_another_worker_over_a_new_connection(
-    serve: Any, post: Post
-) -> None:
+async def test_an_unmet_demand_reaches_another_worker_over_a_new_connection(serve, post):
     service = await serve(42, 42, 43)
 
     reply = await post(service.url, 8, **Sampling(minimum="43").headers())
@@ -94,7 +90,7 @@ async def test_an_unmet_demand_reaches_another_worker_over_a_new_connection(
     assert service.bodies == [b"first", b"body", b"body", b"body"]
 
 
-async def test_idle_connections_to_other_old_workers_are_not_tried(serve: Any, post: Post) -> None:
+async def test_idle_connections_to_other_old_workers_are_not_tried(serve, post):
     service = await serve(42, 42, 42, 43)
     service.together = asyncio.Barrier(3)
 
@@ -104,9 +100,7 @@ async def test_idle_connections_to_other_old_workers_are_not_tried(serve: Any, p
     assert service.bodies.count(b"body") == 2
 
 
-async def test_a_demand_that_no_worker_meets_is_409_after_the_last_attempt(
-    serve: Any, post: Post
-) -> None:
+async def test_a_demand_that_no_worker_meets_is_409_after_the_last_attempt(serve, post):
     service = await serve(42)
 
     reply = await post(service.url, 4, **Sampling(minimum="43").headers())
@@ -116,7 +110,7 @@ async def test_a_demand_that_no_worker_meets_is_409_after_the_last_attempt(
     assert service.bodies.count(b"body") == 4
 
 
-async def test_other_conflicts_and_met_demands_are_sent_once(serve: Any, post: Post) -> None:
+async def test_other_conflicts_and_met_demands_are_sent_once(serve, post):
     service = await serve(43)
 
     assert (await post(service.url, 8, **{"x-odd": "1"})).status_code == 409
@@ -125,12 +119,12 @@ async def test_other_conflicts_and_met_demands_are_sent_once(serve: Any, post: P
 
 
 @pytest.mark.parametrize("transport", [DemandTransport, AsyncDemandTransport])
-def test_no_attempt_is_an_error(transport: Any) -> None:
+def test_no_attempt_is_an_error(transport):
     with pytest.raises(ValueError, match="at least 1"):
         transport(attempts=0)
 
 
-def test_pauses_grow_to_a_limit() -> None:
+def test_pauses_grow_to_a_limit():
     longest = [max(demands._pause_seconds(n) for _ in range(200)) for n in (1, 3, 20)]
     assert longest == sorted(longest)
     assert longest[0] <= 0.1

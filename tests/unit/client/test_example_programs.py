@@ -1,7 +1,5 @@
 """The programs in `examples` that need no torch, run unchanged."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import runpy
@@ -47,7 +45,7 @@ async def run(api: RlApi, program: str, *arguments: str, **variables: str) -> st
     return output.decode()
 
 
-def test_every_program_is_run_by_a_test() -> None:
+def test_every_program_is_run_by_a_test():
     programs = {p.relative_to(EXAMPLES).as_posix() for p in EXAMPLES.rglob("*.py")}
     others = ("tests/clients/test_examples.py", "tests/e2e/test_examples_run.py")
     tests = (Path(__file__), *(ROOT / other for other in others))
@@ -57,11 +55,11 @@ def test_every_program_is_run_by_a_test() -> None:
     assert {program for program in programs if f'{program}"' not in named} == set()
 
 
-async def test_a_version_that_the_canary_takes_serves(api: RlApi) -> None:
+async def test_a_version_that_the_canary_takes_serves(api):
     assert "step 43 serves after 1.9 s" in await run(api, "canary/publish.py", "43")
 
 
-async def test_a_version_that_the_canary_refuses_is_rolled_back(api: RlApi) -> None:
+async def test_a_version_that_the_canary_refuses_is_rolled_back(api):
     def refuse() -> None:
         api.objects.stall("CanaryRefused")
         api.objects._obeys = True
@@ -106,9 +104,7 @@ async def workers() -> AsyncIterator[tuple[FakeWorkers, str]]:
         yield found, str(server.make_url("/"))
 
 
-async def test_two_stages_never_train_on_tokens_that_are_too_old(
-    api: RlApi, workers: tuple[FakeWorkers, str]
-) -> None:
+async def test_two_stages_never_train_on_tokens_that_are_too_old(api, workers):
     api.objects.make({"fleetRef": {"name": "policy"}, "version": "0", "source": {"path": "/w/0"}})
     fake, url = workers
 
@@ -121,9 +117,7 @@ async def test_two_stages_never_train_on_tokens_that_are_too_old(
     assert api.objects.weights["spec"]["version"] == "4"
 
 
-def test_a_version_of_an_adapter_is_published(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_version_of_an_adapter_is_published(monkeypatch, capsys):
     objects = FakeObjects(adapter="sql")
     objects.weights["metadata"]["name"] = "policy-sql"
     connected = rlfleet.Weights
@@ -162,9 +156,7 @@ sys.exit(code)
 
 
 @pytest.mark.parametrize("code", [0, 3])
-async def test_a_model_is_published_when_the_training_has_saved_all_of_it(
-    api: RlApi, tmp_path: Path, code: int
-) -> None:
+async def test_a_model_is_published_when_the_training_has_saved_all_of_it(api, tmp_path, code):
     training, run_folder = tmp_path / "training.py", tmp_path / "run"
     training.write_text(TRAINING)
     words = (sys.executable, str(training), str(run_folder), str(code))

@@ -1,7 +1,5 @@
 """Every public method has an example in its docstring, and the examples run unchanged."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import doctest
@@ -102,9 +100,7 @@ class FakeTrainer:
 
 
 @pytest.mark.parametrize(("name", "thing"), [pytest.param(*d, id=d[0]) for d in documented()])
-def test_an_example_runs(
-    name: str, thing: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str
-) -> None:
+def test_an_example_runs(name, thing, monkeypatch, tmp_path, endpoint):
     fake_modules.install(monkeypatch, {"transformers": {"TrainerCallback": object}})
     objects = FakeObjects()
 
@@ -127,7 +123,7 @@ def test_an_example_runs(
         )
 
 
-def test_both_clients_have_the_same_methods_and_parameters() -> None:
+def test_both_clients_have_the_same_methods_and_parameters():
     def methods(of: Any) -> dict[str, list[tuple[str, Any]]]:
         return {
             name: [(p.name, p.default) for p in inspect.signature(function).parameters.values()]

@@ -1,7 +1,5 @@
 """Figures for dashboards."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from tests.support.fake_objects import FakeObjects
@@ -16,7 +14,7 @@ def seen(objects: FakeObjects) -> WeightVersion:
     return WeightVersion.model_validate(objects.weights)
 
 
-def test_metrics_are_flat_numbers() -> None:
+def test_metrics_are_flat_numbers():
     found = metrics(seen(FakeObjects()), now=NOW)
 
     assert found == {
@@ -40,7 +38,7 @@ def test_metrics_are_flat_numbers() -> None:
     assert all(isinstance(value, float) for value in found.values())
 
 
-def test_the_lag_is_behind_the_desired_or_the_trained_version() -> None:
+def test_the_lag_is_behind_the_desired_or_the_trained_version():
     objects = FakeObjects(obeys=False)
     objects.desire(version="step_45")
 
@@ -48,7 +46,7 @@ def test_the_lag_is_behind_the_desired_or_the_trained_version() -> None:
     assert metrics(seen(objects), now=NOW, trained_version=47)["rlfleet/lag_versions"] == 5
 
 
-def test_versions_of_two_runs_have_no_lag() -> None:
+def test_versions_of_two_runs_have_no_lag():
     objects = FakeObjects(obeys=False)
     objects.desire(version="1", runID="run-8")
 
@@ -57,7 +55,7 @@ def test_versions_of_two_runs_have_no_lag() -> None:
     assert "rlfleet/lag_versions" not in found
 
 
-def test_unknown_values_are_omitted() -> None:
+def test_unknown_values_are_omitted():
     objects = FakeObjects(obeys=False)
     whole = metrics(seen(objects), now=NOW).keys()
     of_applied = {

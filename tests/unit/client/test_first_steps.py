@@ -1,12 +1,10 @@
 """The first minutes with the client: numbers and paths as they are, typing mistakes, notebooks."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
 import pytest
-from tests.support.fake_objects import Call, FakeObjects
+from tests.support.fake_objects import FakeObjects
 
 import rlfleet
 from fleet_api.changes import _WeightsOfCaller
@@ -24,9 +22,7 @@ class Step:
 
 @pytest.mark.parametrize("version", [43, Step(), "43"])
 @pytest.mark.parametrize("method", ["publish", "rollback"])
-def test_a_step_may_be_a_number_and_a_directory_a_path(
-    call: Call, method: str, version: object
-) -> None:
+def test_a_step_may_be_a_number_and_a_directory_a_path(call, method, version):
     objects = FakeObjects()
 
     done = call(objects, method, version, path=Path("/weights/step_43"))
@@ -37,7 +33,7 @@ def test_a_step_may_be_a_number_and_a_directory_a_path(
 
 
 @pytest.mark.parametrize("version", [True, b"43", -1])
-def test_other_values_than_labels_and_numbers_are_refused(call: Call, version: object) -> None:
+def test_other_values_than_labels_and_numbers_are_refused(call, version):
     with pytest.raises(Refused) as refused:
         call(FakeObjects(), "publish", version)
 
@@ -47,7 +43,7 @@ def test_other_values_than_labels_and_numbers_are_refused(call: Call, version: o
 @pytest.mark.parametrize(
     "method", ["publish", "rollback", "undo", "retry", "suspend", "current", "history", "metrics"]
 )
-def test_a_name_that_does_not_exist_is_answered_by_similar_ones(call: Call, method: str) -> None:
+def test_a_name_that_does_not_exist_is_answered_by_similar_ones(call, method):
     objects = FakeObjects().rename("policy-b")
     arguments = ["43"] if method in {"publish", "rollback"} else []
 
@@ -56,12 +52,12 @@ def test_a_name_that_does_not_exist_is_answered_by_similar_ones(call: Call, meth
     assert str(missing.value).count("Did you mean") == 1
 
 
-def test_names_that_are_not_similar_are_listed(call: Call) -> None:
+def test_names_that_are_not_similar_are_listed(call):
     with pytest.raises(NotFound, match="There are: value-model"):
         call(FakeObjects().rename("value-model"), "current")
 
 
-def test_a_name_that_does_not_exist_needs_no_right_to_list(call: Call) -> None:
+def test_a_name_that_does_not_exist_needs_no_right_to_list(call):
     objects = FakeObjects().rename("policy-b")
     objects.forbidden.add("all weightversions")
 
@@ -70,7 +66,7 @@ def test_a_name_that_does_not_exist_needs_no_right_to_list(call: Call) -> None:
     assert "Did you mean" not in str(missing.value)
 
 
-async def test_a_service_for_others_lists_and_names_nothing() -> None:
+async def test_a_service_for_others_lists_and_names_nothing():
     """The RL API: its caller may have no right to know the other names."""
     objects = FakeObjects().rename("policy-b")
     weights = _WeightsOfCaller("policy", objects=objects)
@@ -82,13 +78,13 @@ async def test_a_service_for_others_lists_and_names_nothing() -> None:
     assert "all weightversions" not in [request for request, _ in objects.requests]
 
 
-def test_a_version_without_a_record_is_not_taken_for_a_missing_name(call: Call) -> None:
+def test_a_version_without_a_record_is_not_taken_for_a_missing_name(call):
     with pytest.raises(NotFound, match="no record") as missing:
         call(FakeObjects(), "rollback", "7")
     assert "Did you mean" not in str(missing.value)
 
 
-def test_a_client_that_is_closed_says_so() -> None:
+def test_a_client_that_is_closed_says_so():
     weights = rlfleet.Weights("policy", objects=FakeObjects())
     weights.close()
     weights.close()
@@ -97,7 +93,7 @@ def test_a_client_that_is_closed_says_so() -> None:
         weights.current()
 
 
-def test_the_last_line_of_a_cell_is_one_line(call: Call) -> None:
+def test_the_last_line_of_a_cell_is_one_line(call):
     objects = FakeObjects(runID="run-7")
     rollout = call(objects, "publish", "43")
 
@@ -111,7 +107,7 @@ def test_the_last_line_of_a_cell_is_one_line(call: Call) -> None:
     assert "42 by 4" in repr(call(objects, "workers"))
 
 
-def test_a_notebook_draws_the_phases_to_one_scale(call: Call) -> None:
+def test_a_notebook_draws_the_phases_to_one_scale(call):
     page = call(FakeObjects(), "publish", "43")._repr_html_()
 
     widths = [float(width) for width in re.findall(r'<rect[^>]* width="([0-9.]+)"', page)]
@@ -122,7 +118,7 @@ def test_a_notebook_draws_the_phases_to_one_scale(call: Call) -> None:
     assert inks[-1] == "currentColor", "the notebook may be dark in a light browser"
 
 
-def test_a_notebook_shows_what_others_wrote_as_text(call: Call) -> None:
+def test_a_notebook_shows_what_others_wrote_as_text(call):
     objects = FakeObjects()
     unchanged = {
         "type": "WeightsUnchanged", "status": "True", "reason": "SameFiles", "message": UNESCAPED,
@@ -138,11 +134,11 @@ def test_a_notebook_shows_what_others_wrote_as_text(call: Call) -> None:
     assert UNESCAPED not in page
 
 
-def test_the_package_names_its_release() -> None:
+def test_the_package_names_its_release():
     assert re.fullmatch(r"\d+(\.\d+)*([+.]\w+)?", rlfleet.__version__)
 
 
-def test_a_missing_right_is_reported_as_such(call: Call) -> None:
+def test_a_missing_right_is_reported_as_such(call):
     objects = FakeObjects()
     objects.failures.append(Forbidden("no"))
 

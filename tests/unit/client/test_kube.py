@@ -1,7 +1,5 @@
 """Requests to the API server, and what its answers mean to the caller."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import ssl
@@ -73,7 +71,7 @@ async def changes(kube: Any) -> list[Change]:
     return [c async for c in kube.watch(Kind.WEIGHTS, "policy", "7", 12.5)]
 
 
-def test_a_patch_is_a_merge_patch_with_its_field_manager(run) -> None:
+def test_a_patch_is_a_merge_patch_with_its_field_manager(run):
     seen: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -92,7 +90,7 @@ def test_a_patch_is_a_merge_patch_with_its_field_manager(run) -> None:
     assert json.loads(request.content) == {"spec": {"version": "43"}}
 
 
-def test_the_token_is_read_before_each_request(run) -> None:
+def test_the_token_is_read_before_each_request(run):
     seen: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -107,14 +105,14 @@ def test_the_token_is_read_before_each_request(run) -> None:
     assert seen == ["Bearer first", "Bearer second"]
 
 
-def test_without_a_token_no_header_is_sent(run) -> None:
+def test_without_a_token_no_header_is_sent(run):
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json={"sent": "authorization" in request.headers})
 
     assert run(patched, answer, token=lambda: "") == {"sent": False}
 
 
-def test_server_name_and_extra_headers_are_sent(run) -> None:
+def test_server_name_and_extra_headers_are_sent(run):
     def answer(request: httpx.Request) -> httpx.Response:
         name = request.extensions["sni_hostname"]
         return httpx.Response(200, json={"name": name, "as": request.headers["impersonate-user"]})
@@ -124,7 +122,7 @@ def test_server_name_and_extra_headers_are_sent(run) -> None:
     assert found == {"name": "api.rl", "as": "jane"}
 
 
-def test_a_list_selects_one_name_so_that_a_right_on_it_suffices(run) -> None:
+def test_a_list_selects_one_name_so_that_a_right_on_it_suffices(run):
     def answer(request: httpx.Request) -> httpx.Response:
         assert str(request.url) == f"{ROOT}/weightversions?fieldSelector=metadata.name%3Dpolicy"
         return httpx.Response(200, json={"metadata": {"resourceVersion": "9"}, "items": []})
@@ -177,16 +175,14 @@ def test_a_list_selects_one_name_so_that_a_right_on_it_suffices(run) -> None:
         ),
     ],
 )
-def test_an_error_names_the_remedy(
-    run, answer: Callable[[], httpx.Response], error: type[Exception], words: str
-) -> None:
+def test_an_error_names_the_remedy(run, answer, error, words):
     with pytest.raises(error, match=words) as raised:
         run(patched, lambda _: answer())
 
     assert type(raised.value) is error
 
 
-def test_a_refused_patch_names_the_version(run) -> None:
+def test_a_refused_patch_names_the_version(run):
     with pytest.raises(Refused) as refused:
         run(patched, lambda _: status(422, "Invalid"))
 
@@ -194,14 +190,14 @@ def test_a_refused_patch_names_the_version(run) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"retry-after": "4"}])
-def test_retry_after_is_respected(run, headers: dict[str, str]) -> None:
+def test_retry_after_is_respected(run, headers):
     with pytest.raises(Unavailable) as busy:
         run(patched, lambda _: httpx.Response(503, headers=headers))
 
     assert busy.value.retry_after_seconds == (4 if headers else None)
 
 
-def test_an_unreachable_server_is_named(run) -> None:
+def test_an_unreachable_server_is_named(run):
     def answer(_: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("connection refused")
 
@@ -214,7 +210,7 @@ def test_an_unreachable_server_is_named(run) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_message_names_https_for_a_port_with_tls(scheme: str) -> None:
+def test_a_message_names_https_for_a_port_with_tls(scheme):
     ended = httpx.RemoteProtocolError("Server disconnected without sending a response.")
 
     said = str(broken(ended, f"{scheme}://server:8090", "", None))
@@ -222,7 +218,7 @@ def test_a_message_names_https_for_a_port_with_tls(scheme: str) -> None:
     assert ("begins with https://" in said) == (scheme == "http")
 
 
-def test_an_untrusted_certificate_is_not_retried(run) -> None:
+def test_an_untrusted_certificate_is_not_retried(run):
     def answer(_: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("bad") from ssl.SSLCertVerificationError("self-signed")
 
@@ -252,7 +248,7 @@ class FakeStream(httpx.AsyncByteStream, httpx.SyncByteStream):
             yield piece
 
 
-def test_a_watch_requests_bookmarks_and_a_timeout(run) -> None:
+def test_a_watch_requests_bookmarks_and_a_timeout(run):
     def answer(request: httpx.Request) -> httpx.Response:
         assert dict(request.url.params) == {
             "fieldSelector": "metadata.name=policy",
@@ -268,7 +264,7 @@ def test_a_watch_requests_bookmarks_and_a_timeout(run) -> None:
     assert run(changes, answer) == []
 
 
-def test_events_are_parsed_from_any_chunks(run) -> None:
+def test_events_are_parsed_from_any_chunks(run):
     whole = line("ADDED", "8") + line("MODIFIED", "9", "a\u0085b\u2028c") + line("BOOKMARK", "10")
     for size in (1, 7, len(whole)):
         pieces = [whole[i : i + size] for i in range(0, len(whole), size)]
@@ -281,7 +277,7 @@ def test_events_are_parsed_from_any_chunks(run) -> None:
 
 
 @pytest.mark.parametrize(("code", "error"), [(410, GoneError), (504, Unavailable)])
-def test_an_error_event_is_raised(run, code: int, error: type[Exception]) -> None:
+def test_an_error_event_is_raised(run, code, error):
     event = {"type": "ERROR", "object": {"kind": "Status", "code": code, "message": "too old"}}
     stream = (line("ADDED", "8"), json.dumps(event).encode() + b"\n")
 
@@ -289,12 +285,12 @@ def test_an_error_event_is_raised(run, code: int, error: type[Exception]) -> Non
         run(changes, lambda _: httpx.Response(200, stream=FakeStream(*stream)))
 
 
-def test_a_refused_watch_has_the_reason(run) -> None:
+def test_a_refused_watch_has_the_reason(run):
     with pytest.raises(Forbidden, match="in its words"):
         run(changes, lambda _: status(403, "Forbidden"))
 
 
-def test_suspending_code_cannot_run_without_a_loop() -> None:
+def test_suspending_code_cannot_run_without_a_loop():
     with pytest.raises(RuntimeError, match="suspended"):
         run_blocking(asyncio.sleep(0))
 
@@ -302,7 +298,7 @@ def test_suspending_code_cannot_run_without_a_loop() -> None:
 # --- other paths ----------------------------------------------------------------------------------
 
 
-def test_an_absolute_path_starts_at_the_root() -> None:
+def test_an_absolute_path_starts_at_the_root():
     seen: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -319,7 +315,7 @@ def test_an_absolute_path_starts_at_the_root() -> None:
     assert json.loads(seen[1].content) == {"a": 1}
 
 
-def test_a_read_of_metadata_alone_asks_for_nothing_else() -> None:
+def test_a_read_of_metadata_alone_asks_for_nothing_else():
     """The doctor asks whether a Secret exists, and must not get its content."""
     media = "json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
@@ -331,9 +327,7 @@ def test_a_read_of_metadata_alone_asks_for_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("code", "error"), [(403, Forbidden), (404, NotFound), (422, Refused)])
-def test_an_error_about_another_resource_names_none_of_ours(
-    code: int, error: type[RlfleetError]
-) -> None:
+def test_an_error_about_another_resource_names_none_of_ours(code, error):
     async def use(kube: BlockingKube) -> Any:
         return kube.call("GET", "/api/v1/nodes")
 
@@ -343,7 +337,7 @@ def test_an_error_about_another_resource_names_none_of_ours(
     assert "WeightVersion" not in str(raised.value)
 
 
-async def test_requests_are_answered_during_hundreds_of_watches() -> None:
+async def test_requests_are_answered_during_hundreds_of_watches():
     """Each reply of the RL API that waits for a rollout keeps a watch open."""
     held, all_held, go_on = 0, asyncio.Event(), asyncio.Event()
 

@@ -1,7 +1,5 @@
 """Where the API server is, and as what the client talks to it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -46,25 +44,25 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return certificate, key
 
 
-def test_token_and_namespace_come_from_the_context(tmp_path: Path) -> None:
+def test_token_and_namespace_come_from_the_context(tmp_path):
     found = load(write(tmp_path / "config", token="secret"))
 
     assert (found.server, found.namespace, found.token()) == ("https://one:6443", "rl", "secret")
     assert found.tls.verify_mode is ssl.CERT_REQUIRED
 
 
-def test_an_explicit_namespace_is_used(tmp_path: Path) -> None:
+def test_an_explicit_namespace_is_used(tmp_path):
     assert load(write(tmp_path / "config"), namespace="other").namespace == "other"
 
 
-def test_a_token_file_next_to_the_kubeconfig_is_read_each_time(tmp_path: Path) -> None:
+def test_a_token_file_next_to_the_kubeconfig_is_read_each_time(tmp_path):
     found = load(write(tmp_path / "config", tokenFile="token"))
     for text in ("first\n", "second\n"):
         (tmp_path / "token").write_text(text)
         assert found.token() == text.strip()
 
 
-def test_certificates_come_from_files_or_data(tmp_path: Path, identity: tuple[Path, Path]) -> None:
+def test_certificates_come_from_files_or_data(tmp_path, identity):
     certificate, key = identity
     as_data = {
         f"{name}-data": base64.b64encode(file.read_bytes()).decode()
@@ -80,14 +78,12 @@ def test_certificates_come_from_files_or_data(tmp_path: Path, identity: tuple[Pa
         assert authority["subject"] == ((("commonName", "trainer"),),)
 
 
-def test_a_certificate_without_its_key_is_refused(
-    tmp_path: Path, identity: tuple[Path, Path]
-) -> None:
+def test_a_certificate_without_its_key_is_refused(tmp_path, identity):
     with pytest.raises(NotConfigured, match="config cannot be used"):
         load(write(tmp_path / "config", **{"client-certificate": str(identity[0])}))
 
 
-def test_other_settings_of_cluster_and_user_are_used(tmp_path: Path) -> None:
+def test_other_settings_of_cluster_and_user_are_used(tmp_path):
     file = write(tmp_path / "config", **{"as": "jane"})
     config = yaml.safe_load(file.read_text())
     config["clusters"][0]["cluster"] |= {
@@ -104,7 +100,7 @@ def test_other_settings_of_cluster_and_user_are_used(tmp_path: Path) -> None:
     assert found.tls.verify_mode is ssl.CERT_NONE
 
 
-def test_a_context_is_chosen_by_name(tmp_path: Path) -> None:
+def test_a_context_is_chosen_by_name(tmp_path):
     file = write(tmp_path / "config", token="t")
     config = yaml.safe_load(file.read_text())
     config["contexts"].append({"name": "bare", "context": {"cluster": "c"}})
@@ -121,7 +117,7 @@ def test_a_context_is_chosen_by_name(tmp_path: Path) -> None:
         load(file)
 
 
-def test_the_first_of_several_files_wins(tmp_path: Path) -> None:
+def test_the_first_of_several_files_wins(tmp_path):
     (tmp_path / "a").mkdir()
     first = write(tmp_path / "a" / "config", tokenFile="token")
     (tmp_path / "a" / "token").write_text("from-a")
@@ -137,7 +133,7 @@ def test_the_first_of_several_files_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["username", "auth-provider", "as-groups"])
-def test_an_unsupported_setting_is_refused(tmp_path: Path, key: str) -> None:
+def test_an_unsupported_setting_is_refused(tmp_path, key):
     with pytest.raises(NotConfigured, match=f"{key} is not supported"):
         load(write(tmp_path / "config", **{key: "x"}))
 
@@ -146,7 +142,7 @@ def test_an_unsupported_setting_is_refused(tmp_path: Path, key: str) -> None:
     "text",
     ["", "[]", "a: [", "current-context: main", "contexts: 5", "token: t0ken: x", "token: @t0ken"],
 )
-def test_an_invalid_kubeconfig_is_named_and_its_token_is_not(tmp_path: Path, text: str) -> None:
+def test_an_invalid_kubeconfig_is_named_and_its_token_is_not(tmp_path, text):
     file = tmp_path / "config"
     file.write_text(text)
 
@@ -166,9 +162,7 @@ def test_an_invalid_kubeconfig_is_named_and_its_token_is_not(tmp_path: Path, tex
         {"tokenFile": "bytes"},
     ],
 )
-def test_a_token_that_cannot_be_sent_is_refused_and_never_quoted(
-    tmp_path: Path, user: dict[str, str]
-) -> None:
+def test_a_token_that_cannot_be_sent_is_refused_and_never_quoted(tmp_path, user):
     (tmp_path / "two-lines").write_text("two\nlines")
     (tmp_path / "bytes").write_bytes(b"\xfflines")
 
@@ -178,7 +172,7 @@ def test_a_token_that_cannot_be_sent_is_refused_and_never_quoted(
     assert not any(part in str(raised.value) for part in ("lines,", "t\u00f6ken", "two\n"))
 
 
-def test_a_context_whose_user_is_missing_is_refused(tmp_path: Path) -> None:
+def test_a_context_whose_user_is_missing_is_refused(tmp_path):
     file = write(tmp_path / "config")
     file.write_text(file.read_text().replace("user: u", "user: gone"))
 
@@ -200,9 +194,7 @@ def account(tmp_path: Path, identity: tuple[Path, Path]) -> Path:
 
 
 @pytest.mark.parametrize(("host", "shown"), [("10.0.0.1", "10.0.0.1"), ("fd00::1", "[fd00::1]")])
-def test_a_pod_uses_its_service_account(
-    account: Path, tmp_path: Path, host: str, shown: str
-) -> None:
+def test_a_pod_uses_its_service_account(account, tmp_path, host, shown):
     pod = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "443", "HOME": str(tmp_path)}
 
     found = load_access(environment=pod, account=account)
@@ -215,12 +207,12 @@ def test_a_pod_uses_its_service_account(
     assert load_access(environment=named, account=account).token() == "named"
 
 
-def test_without_a_cluster_the_message_names_the_places_that_were_read(tmp_path: Path) -> None:
+def test_without_a_cluster_the_message_names_the_places_that_were_read(tmp_path):
     with pytest.raises(NotConfigured, match=r"no cluster: .*\.kube/config.*KUBECONFIG"):
         load_access(environment={"HOME": str(tmp_path)}, account=tmp_path)
 
 
-def test_the_kubeconfig_of_the_home_directory_comes_last(tmp_path: Path) -> None:
+def test_the_kubeconfig_of_the_home_directory_comes_last(tmp_path):
     (tmp_path / ".kube").mkdir()
     write(tmp_path / ".kube" / "config", token="at-home")
 
@@ -253,7 +245,7 @@ def calls(tmp_path: Path) -> int:
     return len((tmp_path / "calls").read_text())
 
 
-def test_a_plugin_runs_once_while_its_credential_is_valid(tmp_path: Path) -> None:
+def test_a_plugin_runs_once_while_its_credential_is_valid(tmp_path):
     status = {"token": "of-a-plugin", "expirationTimestamp": "2099-01-01T00:00:00Z"}
 
     found = load(plugin(tmp_path, status))
@@ -262,7 +254,7 @@ def test_a_plugin_runs_once_while_its_credential_is_valid(tmp_path: Path) -> Non
     assert calls(tmp_path) == 1
 
 
-def test_a_plugin_runs_again_after_its_credential_expired(tmp_path: Path) -> None:
+def test_a_plugin_runs_again_after_its_credential_expired(tmp_path):
     status = {"token": "old", "expirationTimestamp": "2020-01-01T00:00:00Z"}
 
     found = load(plugin(tmp_path, status))
@@ -271,7 +263,7 @@ def test_a_plugin_runs_again_after_its_credential_expired(tmp_path: Path) -> Non
     assert calls(tmp_path) == 2
 
 
-def test_a_plugin_may_return_a_certificate(tmp_path: Path, identity: tuple[Path, Path]) -> None:
+def test_a_plugin_may_return_a_certificate(tmp_path, identity):
     certificate, key = (file.read_text() for file in identity)
 
     found = load(plugin(tmp_path, {"clientCertificateData": certificate, "clientKeyData": key}))
@@ -286,7 +278,7 @@ def test_a_plugin_may_return_a_certificate(tmp_path: Path, identity: tuple[Path,
         ("print('no json'); sys.exit(0)", "gives no credential"),
     ],
 )
-def test_a_plugin_that_fails_is_named(tmp_path: Path, code: str, words: str) -> None:
+def test_a_plugin_that_fails_is_named(tmp_path, code, words):
     with pytest.raises(NotConfigured, match=f"plugin .*{words}"):
         load(plugin(tmp_path, {"token": "t"}, code=code))
 
@@ -298,9 +290,7 @@ def test_a_plugin_that_fails_is_named(tmp_path: Path, code: str, words: str) -> 
         (None, "install it, or put its folder into PATH"),
     ],
 )
-def test_a_plugin_that_is_missing_is_named_with_its_user_and_the_remedy(
-    tmp_path: Path, hint: str | None, remedy: str
-) -> None:
+def test_a_plugin_that_is_missing_is_named_with_its_user_and_the_remedy(tmp_path, hint, remedy):
     settings = {"apiVersion": "client.authentication.k8s.io/v1", "command": "gke-auth"}
     file = write(tmp_path / "config", exec=settings | ({"installHint": hint} if hint else {}))
 
@@ -311,7 +301,7 @@ def test_a_plugin_that_is_missing_is_named_with_its_user_and_the_remedy(
         assert word in str(raised.value)
 
 
-def test_a_plugin_that_cannot_be_run_is_named_with_the_fault(tmp_path: Path) -> None:
+def test_a_plugin_that_cannot_be_run_is_named_with_the_fault(tmp_path):
     file = plugin(tmp_path, {"token": "t"})
     (tmp_path / "plugin").chmod(0o600)
 
@@ -319,7 +309,7 @@ def test_a_plugin_that_cannot_be_run_is_named_with_the_fault(tmp_path: Path) -> 
         load(file)
 
 
-def test_the_output_of_a_plugin_is_in_no_message(tmp_path: Path) -> None:
+def test_the_output_of_a_plugin_is_in_no_message(tmp_path):
     with pytest.raises(NotConfigured) as raised:
         load(plugin(tmp_path, {}, code="print('a secret', end=''); sys.exit(0)"))
 
@@ -338,7 +328,7 @@ def test_the_output_of_a_plugin_is_in_no_message(tmp_path: Path) -> None:
         ("contexts: [{name: x, context: {cluster: c}}]\ncurrent-context: x", "'c' is missing"),
     ],
 )
-def test_a_file_of_another_form_is_named_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+def test_a_file_of_another_form_is_named_in_one_line(tmp_path, text, words):
     file = tmp_path / "config"
     file.write_text(text)
 

@@ -1,11 +1,9 @@
 """Obstacles to a rollout end the wait of its publisher, over a fake API server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-from tests.support.fake_objects import Call, FakeObjects, condition
+from tests.support.fake_objects import FakeObjects, condition
 
 from rlfleet import Refused, TimedOut, Unavailable
 from rlfleet.rollout import ABSENT_SECONDS
@@ -44,9 +42,7 @@ def write_on(objects: FakeObjects, count: int, reason: str = "WaitingForCheckpoi
     ("reason", "seconds"),
     [("WaitingForCheckpoint", ABSENT_SECONDS), ("NoWorkers", 0), ("Suspended", 0)],
 )
-def test_a_version_that_cannot_begin_is_refused_and_stays_desired(
-    call: Call, method: str, reason: str, seconds: float
-) -> None:
+def test_a_version_that_cannot_begin_is_refused_and_stays_desired(call, method, reason, seconds):
     objects = fleet(reason)
     before = objects.now
 
@@ -61,7 +57,7 @@ def test_a_version_that_cannot_begin_is_refused_and_stays_desired(
     assert objects.weights["spec"]["version"] == refused.value.version
 
 
-def test_absent_files_are_refused_although_the_operator_writes_its_status(call: Call) -> None:
+def test_absent_files_are_refused_although_the_operator_writes_its_status(call):
     objects = fleet("WaitingForCheckpoint")
     write_on(objects, 30)
     before = objects.now
@@ -71,7 +67,7 @@ def test_absent_files_are_refused_although_the_operator_writes_its_status(call: 
     assert ABSENT_SECONDS <= objects.now - before <= ABSENT_SECONDS + 3
 
 
-def test_files_that_come_in_time_are_loaded(call: Call) -> None:
+def test_files_that_come_in_time_are_loaded(call):
     objects = fleet("WaitingForCheckpoint")
     write_on(objects, 2)
     objects.script.extend([lambda: objects.look("Staging"), objects.apply])
@@ -79,7 +75,7 @@ def test_files_that_come_in_time_are_loaded(call: Call) -> None:
     assert call(objects, "publish", "43").applied
 
 
-def test_the_time_without_files_begins_again_when_they_were_there(call: Call) -> None:
+def test_the_time_without_files_begins_again_when_they_were_there(call):
     objects = fleet("WaitingForCheckpoint")
     write_on(objects, 2)
     objects.script.append(lambda: objects.look("Staging"))
@@ -89,9 +85,7 @@ def test_the_time_without_files_begins_again_when_they_were_there(call: Call) ->
     assert call(objects, "publish", "43").applied
 
 
-def test_a_last_look_decides_after_the_time_without_files(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_last_look_decides_after_the_time_without_files(call, monkeypatch):
     """A watch may have hidden the end."""
     objects = fleet("WaitingForCheckpoint")
     real = objects.get
@@ -106,9 +100,7 @@ def test_a_last_look_decides_after_the_time_without_files(
     assert call(objects, "publish", "43").applied
 
 
-def test_the_client_asks_an_api_server_that_is_away_at_that_moment_until_the_timeout(
-    call: Call,
-) -> None:
+def test_the_client_asks_an_api_server_that_is_away_at_that_moment_until_the_timeout(call):
     objects = fleet("WaitingForCheckpoint")
     before = objects.now
 
@@ -124,12 +116,12 @@ def test_the_client_asks_an_api_server_that_is_away_at_that_moment_until_the_tim
     assert ABSENT_SECONDS < objects.now - before < 2 * ABSENT_SECONDS
 
 
-def test_a_shorter_timeout_reports_absent_files_too(call: Call) -> None:
+def test_a_shorter_timeout_reports_absent_files_too(call):
     with pytest.raises(Refused, match="WaitingForCheckpoint"):
         call(fleet("WaitingForCheckpoint"), "publish", "43", timeout_seconds=4)
 
 
-def test_files_may_be_waited_for(call: Call) -> None:
+def test_files_may_be_waited_for(call):
     objects = fleet("WaitingForCheckpoint")
     before = objects.now
 
@@ -142,7 +134,7 @@ def test_files_may_be_waited_for(call: Call) -> None:
 
 @pytest.mark.parametrize("reason", ["WaitingForCheckpoint", "NoWorkers", "Suspended"])
 @pytest.mark.parametrize("method", ["wait", "retry"])
-def test_others_wait_until_the_timeout(call: Call, method: str, reason: str) -> None:
+def test_others_wait_until_the_timeout(call, method, reason):
     objects = fleet(reason)
     call(objects, "publish", "43", wait=False)
 
@@ -150,9 +142,7 @@ def test_others_wait_until_the_timeout(call: Call, method: str, reason: str) -> 
         call(objects, method, timeout_seconds=60)
 
 
-def test_a_rollout_that_was_published_without_waiting_is_waited_for_by_its_publisher(
-    call: Call,
-) -> None:
+def test_a_rollout_that_was_published_without_waiting_is_waited_for_by_its_publisher(call):
     objects = fleet("WaitingForCheckpoint")
     rollout = call(objects, "publish", "43", wait=False)
 
@@ -165,7 +155,7 @@ def test_a_rollout_that_was_published_without_waiting_is_waited_for_by_its_publi
     assert call(objects, "wait").version == "44"
 
 
-def test_an_obstacle_of_the_version_before_is_not_one_of_this(call: Call) -> None:
+def test_an_obstacle_of_the_version_before_is_not_one_of_this(call):
     objects = FakeObjects(obeys=False)
     objects.desire(version="43")
     report(objects, "WaitingForCheckpoint")
@@ -177,7 +167,7 @@ def test_an_obstacle_of_the_version_before_is_not_one_of_this(call: Call) -> Non
 # --- what changed nothing -------------------------------------------------------------------------
 
 
-def test_a_version_that_changed_nothing_says_so(call: Call) -> None:
+def test_a_version_that_changed_nothing_says_so(call):
     objects = FakeObjects(obeys=False)
     same = condition("WeightsUnchanged", "SameFiles", 2, message="42 has the same digest")
     objects.script.append(lambda: objects.apply(conditions=[same]))
@@ -187,7 +177,7 @@ def test_a_version_that_changed_nothing_says_so(call: Call) -> None:
     assert call(objects, "publish", "44", wait=False).unchanged == ""
 
 
-def test_a_version_with_remarks_says_them(call: Call) -> None:
+def test_a_version_with_remarks_says_them(call):
     objects = FakeObjects(obeys=False)
     said = condition("Remarks", "IgnoredOrCast", 2, message="the end tokens are ignored")
     objects.script.append(lambda: objects.apply(conditions=[said]))
@@ -196,7 +186,7 @@ def test_a_version_with_remarks_says_them(call: Call) -> None:
     assert call(objects, "publish", "44", wait=False).remarks == ""
 
 
-def test_a_condition_that_is_not_true_reports_nothing(call: Call) -> None:
+def test_a_condition_that_is_not_true_reports_nothing(call):
     objects = FakeObjects(obeys=False)
     denied = condition("WeightsUnchanged", "Changed", 2, status="False")
     objects.script.append(lambda: objects.apply(conditions=[denied]))

@@ -1,13 +1,11 @@
 """How the client waits for a published version, over a fake API server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.fake_objects import TIMINGS, Call, FakeObjects, condition, patches
+from tests.support.fake_objects import TIMINGS, FakeObjects, condition, patches
 from tests.support.present import present
 
 from rlfleet import (
@@ -26,7 +24,7 @@ from rlfleet_resources.names import ANNOTATION_TRACEPARENT
 # --- publish --------------------------------------------------------------------------------------
 
 
-def test_an_applied_version_returns_its_timings(call: Call) -> None:
+def test_an_applied_version_returns_its_timings(call):
     objects = FakeObjects()
 
     rollout: Rollout = call(objects, "publish", "43", path="/weights/step_43")
@@ -46,7 +44,7 @@ def test_an_applied_version_returns_its_timings(call: Call) -> None:
     ]
 
 
-def test_a_rollout_is_part_of_the_trace_of_its_own_publication_only(call: Call) -> None:
+def test_a_rollout_is_part_of_the_trace_of_its_own_publication_only(call):
     objects = FakeObjects()
     span = f"00-{'a' * 32}-{'b' * 16}-01"
 
@@ -59,7 +57,7 @@ def test_a_rollout_is_part_of_the_trace_of_its_own_publication_only(call: Call) 
     assert annotation(objects) is None
 
 
-def test_a_created_object_begins_in_the_trace_of_its_publication(call: Call) -> None:
+def test_a_created_object_begins_in_the_trace_of_its_publication(call):
     objects = FakeObjects()
     objects.delete()
     span = f"00-{'a' * 32}-{'b' * 16}-01"
@@ -77,14 +75,14 @@ def annotation(objects: FakeObjects) -> str | None:
     return found
 
 
-def test_the_digest_of_the_version_before_is_removed(call: Call) -> None:
+def test_the_digest_of_the_version_before_is_removed(call):
     objects, digest = FakeObjects(digest="sha256:42"), f"sha256:{'4' * 64}"
 
     assert "digest" not in call(objects, "publish", "43").weights.spec.model_dump(exclude_none=True)
     assert call(objects, "publish", "44", digest=digest).weights.spec.digest == digest
 
 
-def test_without_wait_the_version_is_only_requested(call: Call) -> None:
+def test_without_wait_the_version_is_only_requested(call):
     objects = FakeObjects()
 
     rollout = call(objects, "publish", "43", wait=False)
@@ -96,7 +94,7 @@ def test_without_wait_the_version_is_only_requested(call: Call) -> None:
     ]
 
 
-def test_a_version_that_is_already_applied_with_its_digest_returns_at_once(call: Call) -> None:
+def test_a_version_that_is_already_applied_with_its_digest_returns_at_once(call):
     objects = FakeObjects(digest=f"sha256:{'4' * 64}")
 
     rollout = call(objects, "publish", "42")
@@ -108,7 +106,7 @@ def test_a_version_that_is_already_applied_with_its_digest_returns_at_once(call:
     ]
 
 
-def test_a_stalled_rollout_is_refused_at_once_with_reason_and_message(call: Call) -> None:
+def test_a_stalled_rollout_is_refused_at_once_with_reason_and_message(call):
     objects = FakeObjects(obeys=False)
     objects.script.extend(
         [lambda: objects.look("Staging"), lambda: objects.stall("DigestMismatch")]
@@ -123,7 +121,7 @@ def test_a_stalled_rollout_is_refused_at_once_with_reason_and_message(call: Call
     assert objects.now == before
 
 
-def test_a_stall_of_an_older_generation_is_ignored(call: Call) -> None:
+def test_a_stall_of_an_older_generation_is_ignored(call):
     objects = FakeObjects(obeys=False)
     objects.desire(version="43")
     objects.stall("CheckpointTruncated")
@@ -132,7 +130,7 @@ def test_a_stall_of_an_older_generation_is_ignored(call: Call) -> None:
     assert call(objects, "publish", "44").applied
 
 
-def test_a_status_of_an_older_generation_is_ignored(call: Call) -> None:
+def test_a_status_of_an_older_generation_is_ignored(call):
     objects = FakeObjects(obeys=False)
 
     def late() -> None:
@@ -145,7 +143,7 @@ def test_a_status_of_an_older_generation_is_ignored(call: Call) -> None:
         call(objects, "publish", "43")
 
 
-def test_a_refused_version_published_again_unchanged_is_refused_at_once(call: Call) -> None:
+def test_a_refused_version_published_again_unchanged_is_refused_at_once(call):
     objects = FakeObjects(obeys=False)
     objects.desire(version="43")
     objects.stall("CheckpointTruncated")
@@ -154,7 +152,7 @@ def test_a_refused_version_published_again_unchanged_is_refused_at_once(call: Ca
         call(objects, "publish", "43")
 
 
-def test_a_spec_that_the_operator_cannot_read_is_refused(call: Call) -> None:
+def test_a_spec_that_the_operator_cannot_read_is_refused(call):
     objects = FakeObjects(obeys=False)
     reported = condition("Stalled", "InvalidSpec", 2)
     objects.script.append(
@@ -167,7 +165,7 @@ def test_a_spec_that_the_operator_cannot_read_is_refused(call: Call) -> None:
         call(objects, "publish", "43")
 
 
-def test_a_later_version_of_another_writer_supersedes(call: Call) -> None:
+def test_a_later_version_of_another_writer_supersedes(call):
     objects = FakeObjects(obeys=False)
     objects.script.append(lambda: objects.desire(version="44", writer="sweep-7"))
 
@@ -193,9 +191,7 @@ def test_a_later_version_of_another_writer_supersedes(call: Call) -> None:
     ],
     ids=lambda given: list(given)[-1],
 )
-def test_an_argument_of_another_kind_is_named_before_anything_is_written(
-    call: Call, given: dict[str, Any]
-) -> None:
+def test_an_argument_of_another_kind_is_named_before_anything_is_written(call, given):
     objects = FakeObjects()
 
     with pytest.raises(TypeError, match=f"^{list(given)[-1]} "):
@@ -205,19 +201,19 @@ def test_an_argument_of_another_kind_is_named_before_anything_is_written(
 
 
 @pytest.mark.parametrize("verb", ["wait", "rollback", "undo", "retry"])
-def test_each_wait_names_a_timeout_of_another_kind(call: Call, verb: str) -> None:
+def test_each_wait_names_a_timeout_of_another_kind(call, verb):
     arguments = ["42"] if verb == "rollback" else []
 
     with pytest.raises(TypeError, match=r"^timeout_seconds "):
         call(FakeObjects(), verb, *arguments, timeout_seconds="5")
 
 
-def test_a_wait_for_a_version_instead_of_its_rollout_is_named(call: Call) -> None:
+def test_a_wait_for_a_version_instead_of_its_rollout_is_named(call):
     with pytest.raises(TypeError, match=r"^rollout "):
         call(FakeObjects(), "wait", "43")
 
 
-def test_the_same_number_of_another_run_supersedes(call: Call) -> None:
+def test_the_same_number_of_another_run_supersedes(call):
     objects = FakeObjects(obeys=False)
     objects.script.append(lambda: objects.desire(version="43", runID="run-9"))
 
@@ -225,14 +221,14 @@ def test_the_same_number_of_another_run_supersedes(call: Call) -> None:
         call(objects, "publish", "43", run_id="run-8")
 
 
-def test_another_change_of_another_writer_does_not_supersede(call: Call) -> None:
+def test_another_change_of_another_writer_does_not_supersede(call):
     objects = FakeObjects()
     objects.script.append(lambda: objects.desire(rollout={"maxFailures": 1}))
 
     assert call(objects, "publish", "43").applied
 
 
-def test_a_version_that_was_applied_before_it_was_superseded_is_a_success(call: Call) -> None:
+def test_a_version_that_was_applied_before_it_was_superseded_is_a_success(call):
     objects = FakeObjects(obeys=False)
 
     def missed() -> None:
@@ -248,7 +244,7 @@ def test_a_version_that_was_applied_before_it_was_superseded_is_a_success(call: 
     assert (rollout.applied, rollout.version, rollout.timings.total_seconds) == (True, "43", 2.5)
 
 
-def test_a_version_that_was_refused_before_it_was_replaced_is_refused(call: Call) -> None:
+def test_a_version_that_was_refused_before_it_was_replaced_is_refused(call):
     objects = FakeObjects(obeys=False)
 
     def missed() -> None:
@@ -268,7 +264,7 @@ def test_a_version_that_was_refused_before_it_was_replaced_is_refused(call: Call
     )
 
 
-def test_an_older_rollout_of_the_same_version_does_not_count(call: Call) -> None:
+def test_an_older_rollout_of_the_same_version_does_not_count(call):
     objects = FakeObjects(obeys=False)
     objects.desire(version="43")
     objects.script.append(lambda: objects.desire(version="44"))
@@ -277,7 +273,7 @@ def test_an_older_rollout_of_the_same_version_does_not_count(call: Call) -> None
         call(objects, "publish", "42")
 
 
-def test_a_deleted_object_ends_the_wait(call: Call) -> None:
+def test_a_deleted_object_ends_the_wait(call):
     objects = FakeObjects(obeys=False)
     objects.script.append(objects.delete)
 
@@ -285,7 +281,7 @@ def test_a_deleted_object_ends_the_wait(call: Call) -> None:
         call(objects, "publish", "43")
 
 
-def test_a_recreated_object_ends_the_wait(call: Call) -> None:
+def test_a_recreated_object_ends_the_wait(call):
     objects = FakeObjects(obeys=False)
 
     def replace() -> None:
@@ -303,7 +299,7 @@ def test_a_recreated_object_ends_the_wait(call: Call) -> None:
 # --- time -----------------------------------------------------------------------------------------
 
 
-def test_an_endless_rollout_times_out_with_the_next_step(call: Call) -> None:
+def test_an_endless_rollout_times_out_with_the_next_step(call):
     objects = FakeObjects(obeys=False)
     reported = condition("Progressing", "Staging", 2, message="1 of 4 workers holds 43")
     objects.script.append(lambda: objects.look("Staging", reported))
@@ -322,12 +318,12 @@ def test_an_endless_rollout_times_out_with_the_next_step(call: Call) -> None:
     assert call(objects, "wait").applied
 
 
-def test_a_missing_operator_is_named(call: Call) -> None:
+def test_a_missing_operator_is_named(call):
     with pytest.raises(TimedOut, match="the operator has not observed it"):
         call(FakeObjects(obeys=False), "publish", "43", timeout_seconds=1)
 
 
-def test_a_suspended_rollout_is_named(call: Call) -> None:
+def test_a_suspended_rollout_is_named(call):
     objects = FakeObjects(obeys=False)
     call(objects, "suspend")
     objects.script.append(lambda: objects.look("Suspended"))
@@ -338,7 +334,7 @@ def test_a_suspended_rollout_is_named(call: Call) -> None:
     assert not call(objects, "resume").spec.suspend
 
 
-def test_an_api_server_that_is_briefly_unavailable_is_waited_for(call: Call) -> None:
+def test_an_api_server_that_is_briefly_unavailable_is_waited_for(call):
     objects = FakeObjects()
     objects.failures.extend([Unavailable("away"), Unavailable("busy", retry_after_seconds=7)])
     before = objects.now
@@ -347,7 +343,7 @@ def test_an_api_server_that_is_briefly_unavailable_is_waited_for(call: Call) -> 
     assert objects.now - before == pytest.approx(7.2)
 
 
-def test_an_api_server_lost_during_a_rollout_is_a_timeout_that_names_it(call: Call) -> None:
+def test_an_api_server_lost_during_a_rollout_is_a_timeout_that_names_it(call):
     objects = FakeObjects(obeys=False)
 
     def away() -> None:
@@ -365,7 +361,7 @@ def test_an_api_server_lost_during_a_rollout_is_a_timeout_that_names_it(call: Ca
     assert objects.now - before == pytest.approx(30)
 
 
-def test_an_api_server_that_never_answers_is_unavailable_after_a_minute(call: Call) -> None:
+def test_an_api_server_that_never_answers_is_unavailable_after_a_minute(call):
     objects = FakeObjects()
     objects.failures.extend([Unavailable("away")] * 100)
     before = objects.now
@@ -379,7 +375,7 @@ def test_an_api_server_that_never_answers_is_unavailable_after_a_minute(call: Ca
 # --- creating -------------------------------------------------------------------------------------
 
 
-def test_a_missing_object_is_not_created_by_default(call: Call) -> None:
+def test_a_missing_object_is_not_created_by_default(call):
     objects = FakeObjects()
     objects.delete()
 
@@ -388,7 +384,7 @@ def test_a_missing_object_is_not_created_by_default(call: Call) -> None:
     assert objects.weights is None
 
 
-def test_a_missing_object_is_created_for_a_fleet(call: Call) -> None:
+def test_a_missing_object_is_created_for_a_fleet(call):
     objects = FakeObjects()
     objects.delete()
 
@@ -404,7 +400,7 @@ def test_a_missing_object_is_created_for_a_fleet(call: Call) -> None:
     }
 
 
-def test_an_object_that_was_created_meanwhile_is_patched(call: Call) -> None:
+def test_an_object_that_was_created_meanwhile_is_patched(call):
     objects = FakeObjects()
     objects.failures.append(NotFound("not yet"))
 
@@ -445,9 +441,7 @@ def look(status: dict[str, Any], *, version: str = "43", generation: int = 5) ->
 
 
 @given(STATUSES, st.sampled_from(["42", "43", "44"]))
-def test_an_outcome_comes_from_a_status_of_the_request_only(
-    status: dict[str, Any], version: str
-) -> None:
+def test_an_outcome_comes_from_a_status_of_the_request_only(status, version):
     asked = Asked.by(look({}))
     try:
         done: Rollout | RlfleetError | None = outcome(asked, look(status, version=version))
@@ -469,7 +463,7 @@ def test_an_outcome_comes_from_a_status_of_the_request_only(
         assert version == "43"
 
 
-def test_the_operator_names_the_writer_where_the_api_server_does_not() -> None:
+def test_the_operator_names_the_writer_where_the_api_server_does_not():
     """The RL API shows no managed fields."""
     seen = look({"desiredVersion": "44", "requestedBy": "sweep-7"}, version="44")
 
@@ -480,7 +474,7 @@ def test_the_operator_names_the_writer_where_the_api_server_does_not() -> None:
 
 
 @given(STATUSES)
-def test_an_outcome_is_computed_the_same_twice(status: dict[str, Any]) -> None:
+def test_an_outcome_is_computed_the_same_twice(status):
     asked = Asked.by(look({}))
     results = set()
     for _ in range(2):

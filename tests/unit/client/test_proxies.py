@@ -1,7 +1,5 @@
 """The client next to a proxy: which requests go through it, and whose answers it names."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socketserver
@@ -10,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -54,9 +51,7 @@ CLUSTER = "10.0.0.0/8, fd00::/8,.svc,.cluster.local,192.0.2.7,api.example:6443,c
         ("http://[::1]", True),
     ],
 )
-def test_networks_addresses_and_domains_are_reached_without_the_proxy(
-    url: str, *, is_direct: bool
-) -> None:
+def test_networks_addresses_and_domains_are_reached_without_the_proxy(url, *, is_direct):
     named = {"HTTP_PROXY": PROXY, "HTTPS_PROXY": PROXY, "NO_PROXY": CLUSTER}
 
     assert proxy_of(url, named) == (None if is_direct else PROXY)
@@ -77,14 +72,12 @@ def test_networks_addresses_and_domains_are_reached_without_the_proxy(
         ({"HTTPS_PROXY": PROXY, "NO_PROXY": "no/network, 10.0.0.0/99,,:"}, None, PROXY),
     ],
 )
-def test_each_scheme_has_its_proxy(
-    variables: dict[str, str], http: str | None, https: str | None
-) -> None:
+def test_each_scheme_has_its_proxy(variables, http, https):
     assert proxy_of("http://server", variables) == http
     assert proxy_of("https://server", variables) == https
 
 
-def test_both_backends_ask_the_same_place(tmp_path: Any) -> None:
+def test_both_backends_ask_the_same_place(tmp_path):
     named = {"HTTPS_PROXY": PROXY, "NO_PROXY": "10.0.0.0/8"}
     account = tmp_path / "account"
     account.mkdir()
@@ -156,9 +149,7 @@ class FakeTunnel(FakeProxy):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_the_name_of_a_server_is_that_of_the_kubeconfig_behind_a_proxy_too(
-    tmp_path: Path, is_async: bool
-) -> None:
+def test_the_name_of_a_server_is_that_of_the_kubeconfig_behind_a_proxy_too(tmp_path, is_async):
     certificate, key = issue(tmp_path, "api.rl")
     FakeTunnel.server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     FakeTunnel.server_tls.load_cert_chain(certificate, key)
@@ -227,9 +218,7 @@ USES = [
 @pytest.mark.parametrize("use", USES, ids=["kube", "rl", "kube asyncio", "rl asyncio"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize(("status", "kind"), [(503, Unavailable), (403, NotConfigured)])
-def test_the_answer_of_a_proxy_is_named_as_its_own(
-    use: Any, scheme: str, status: int, kind: type[RlfleetError]
-) -> None:
+def test_the_answer_of_a_proxy_is_named_as_its_own(use, scheme, status, kind):
     with fake_proxy(status) as proxy, pytest.raises(kind) as refused:
         use(scheme, proxy)
 
@@ -250,9 +239,7 @@ def test_the_answer_of_a_proxy_is_named_as_its_own(
         (302, "text/html", b""),
     ],
 )
-def test_json_and_pages_of_a_proxy_are_named_as_its_own(
-    use: Any, status: int, kind: str, words: bytes
-) -> None:
+def test_json_and_pages_of_a_proxy_are_named_as_its_own(use, status, kind, words):
     with fake_proxy(status, kind, words) as proxy, pytest.raises(NotConfigured) as refused:
         use("http", proxy)
 
@@ -267,16 +254,14 @@ def test_json_and_pages_of_a_proxy_are_named_as_its_own(
     ],
     ids=["kube", "rl"],
 )
-def test_an_error_of_the_server_behind_a_proxy_is_the_servers(
-    use: Any, kind: str, words: bytes
-) -> None:
+def test_an_error_of_the_server_behind_a_proxy_is_the_servers(use, kind, words):
     with fake_proxy(403, kind, words) as proxy, pytest.raises(RlfleetError) as refused:
         use("http", proxy)
 
     assert "the proxy" not in str(refused.value)
 
 
-def test_a_proxy_that_does_not_answer_is_named() -> None:
+def test_a_proxy_that_does_not_answer_is_named():
     with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as gone:
         proxy = f"http://127.0.0.1:{gone.server_address[1]}"
 
@@ -285,12 +270,12 @@ def test_a_proxy_that_does_not_answer_is_named() -> None:
 
 
 @pytest.mark.parametrize("proxy", ["socks9://proxy:1", "http://proxy:port"])
-def test_a_proxy_that_cannot_be_used_is_named(proxy: str) -> None:
+def test_a_proxy_that_cannot_be_used_is_named(proxy):
     with pytest.raises(NotConfigured, match=f"the proxy {proxy} cannot be used"):
         by_kubeconfig("https", proxy)
 
 
-def test_requests_to_workers_read_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_to_workers_read_no_proxy(monkeypatch):
     with fake_proxy(418) as proxy, fake_proxy(200) as worker:
         monkeypatch.setenv("HTTP_PROXY", proxy)
         with httpx.Client(transport=DemandTransport()) as http:

@@ -1,13 +1,11 @@
 """`publish` with weights: which versions are deltas, and what errors leave behind."""
 
-from __future__ import annotations
-
 import asyncio
 import builtins
 import errno
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,8 +86,8 @@ def published(objects: FakeObjects) -> list[tuple[str, str]]:
 
 
 def test_the_first_version_is_full_and_the_next_ones_are_deltas_with_the_digest_of_a_full_one(
-    weights: Weights, objects: FakeObjects, volume: Path, config: Path, tmp_path: Path
-) -> None:
+    weights, objects, volume, config, tmp_path
+):
     for step in (43, 44, 45):
         weights.publish(step, state_dict=state(step), config_from=config, delta=True)
 
@@ -113,9 +111,7 @@ def test_the_first_version_is_full_and_the_next_ones_are_deltas_with_the_digest_
     assert figures["rlfleet/changed_share"] == weights.written.changed_share
 
 
-def test_a_version_from_a_directory_or_a_model_is_the_same_delta(
-    objects: FakeObjects, volume: Path, config: Path, tmp_path: Path
-) -> None:
+def test_a_version_from_a_directory_or_a_model_is_the_same_delta(objects, volume, config, tmp_path):
     def model(step: int) -> Any:
         def save_pretrained(folder: str) -> None:
             save(state(step), Path(folder) / "made", config)
@@ -140,14 +136,14 @@ def test_a_version_from_a_directory_or_a_model_is_the_same_delta(
     assert contents[0] == contents[1] == contents[2]
 
 
-def test_without_delta_every_version_is_full(weights: Weights, volume: Path, config: Path) -> None:
+def test_without_delta_every_version_is_full(weights, volume, config):
     for step in (43, 44):
         weights.publish(step, state_dict=state(step), config_from=config)
 
     assert kinds(volume) == {"step_43": "", "step_44": ""}
 
 
-def test_every_kth_version_is_full(weights: Weights, volume: Path, config: Path) -> None:
+def test_every_kth_version_is_full(weights, volume, config):
     for step in range(41, 49):
         weights.publish(
             step, state_dict=state(step), config_from=config, delta=Deltas(anchor_every=3)
@@ -161,8 +157,8 @@ def test_every_kth_version_is_full(weights: Weights, volume: Path, config: Path)
 
 
 def test_a_version_that_changes_more_than_a_share_is_full_and_the_next_one_a_delta_of_it(
-    weights: Weights, volume: Path, config: Path
-) -> None:
+    weights, volume, config
+):
     third = state(43)
     third["head"][: SIZE // 2] = 1  # a quarter of all elements
     options = Deltas(max_changed_share=0.2)
@@ -197,15 +193,8 @@ def stall(objects: FakeObjects) -> None:
     ],
 )
 def test_where_a_delta_has_no_sure_base_the_version_is_full_and_says_why(
-    weights: Weights,
-    objects: FakeObjects,
-    volume: Path,
-    config: Path,
-    before: Callable[[FakeObjects], None] | None,
-    given: State,
-    more: Mapping[str, Any],
-    why: str,
-) -> None:
+    weights, objects, volume, config, before, given, more, why
+):
     weights.publish(43, state_dict=state(43), config_from=config, delta=True)
     if before is not None:
         before(objects)
@@ -233,9 +222,7 @@ def test_where_a_delta_has_no_sure_base_the_version_is_full_and_says_why(
     assert kinds(volume)["step_45"] == "44"
 
 
-def test_after_a_request_that_failed_the_next_version_is_full(
-    weights: Weights, objects: FakeObjects, volume: Path, config: Path
-) -> None:
+def test_after_a_request_that_failed_the_next_version_is_full(weights, objects, volume, config):
     weights.publish(43, state_dict=state(43), config_from=config, delta=True)
     objects.forbidden = {"patch weightversions"}
     with pytest.raises(Forbidden):
@@ -247,9 +234,7 @@ def test_after_a_request_that_failed_the_next_version_is_full(
     assert kinds(volume) == {"step_43": "", "step_44": "43", "step_45": ""}
 
 
-def test_a_version_that_is_written_again_is_never_a_delta_of_itself(
-    weights: Weights, volume: Path, config: Path
-) -> None:
+def test_a_version_that_is_written_again_is_never_a_delta_of_itself(weights, volume, config):
     """The first time it was written to another place, or its directory was deleted."""
     for place in ("elsewhere", "volume"):
         weights.publish(
@@ -265,8 +250,8 @@ def test_a_version_that_is_written_again_is_never_a_delta_of_itself(
 
 
 def test_a_version_that_no_worker_finds_is_not_a_base_and_its_refusal_says_where_it_is(
-    objects: FakeObjects, volume: Path, config: Path
-) -> None:
+    objects, volume, config
+):
     absent = condition("Ready", "WaitingForCheckpoint", 2, status="False", message="it is absent")
     progressing = condition("Progressing", "WaitingForCheckpoint", 2)
     objects.obeys = False
@@ -283,9 +268,7 @@ def test_a_version_that_no_worker_finds_is_not_a_base_and_its_refusal_says_where
     assert "no worker has found version 43" in present(weights.written).why_full
 
 
-def test_another_configuration_makes_a_version_full(
-    weights: Weights, volume: Path, config: Path
-) -> None:
+def test_another_configuration_makes_a_version_full(weights, volume, config):
     weights.publish(43, state_dict=state(43), config_from=config, delta=True)
     (config / "generation_config.json").write_text('{"top_k": 1}')
 
@@ -295,9 +278,7 @@ def test_another_configuration_makes_a_version_full(
     assert (volume / "step_44/generation_config.json").read_text() == '{"top_k": 1}'
 
 
-def test_after_a_restart_the_first_version_is_full(
-    objects: FakeObjects, volume: Path, config: Path
-) -> None:
+def test_after_a_restart_the_first_version_is_full(objects, volume, config):
     for step in (43, 44):
         Weights("policy", objects=objects).publish(
             step, state_dict=state(step), config_from=config, delta=True
@@ -308,13 +289,8 @@ def test_after_a_restart_the_first_version_is_full(
 
 @pytest.mark.parametrize("step", [43, 44], ids=["full", "delta"])
 def test_a_full_disk_leaves_nothing_and_the_next_version_is_full(
-    weights: Weights,
-    objects: FakeObjects,
-    volume: Path,
-    config: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    step: int,
-) -> None:
+    weights, objects, volume, config, monkeypatch, step
+):
     def publish(number: int) -> None:
         weights.publish(number, state_dict=state(number), config_from=config, delta=True)
 
@@ -340,12 +316,8 @@ def test_a_full_disk_leaves_nothing_and_the_next_version_is_full(
 
 @pytest.mark.parametrize("step", [43, 44], ids=["full", "delta"])
 def test_a_directory_appears_complete_with_its_index_last(
-    weights: Weights,
-    volume: Path,
-    config: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    step: int,
-) -> None:
+    weights, volume, config, monkeypatch, step
+):
     monkeypatch.setattr("rlfleet.deltas.layout._SHARD_BYTES", 1)
     seen: list[tuple[set[str], list[str]]] = []
     order: list[str] = []
@@ -368,13 +340,7 @@ def test_a_directory_appears_complete_with_its_index_last(
     assert (volume / f"step_{step}" / order[-1]).exists()
 
 
-def test_a_version_that_has_its_name_is_published(
-    weights: Weights,
-    objects: FakeObjects,
-    volume: Path,
-    config: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_version_that_has_its_name_is_published(weights, objects, volume, config, monkeypatch):
     sync = directories._sync
 
     def fail_for_parents(folder: Path) -> None:
@@ -389,9 +355,7 @@ def test_a_version_that_has_its_name_is_published(
     assert published(objects) == [("43", digest_in(str(volume / "step_43")))]
 
 
-def test_a_version_never_replaces_files_that_are_there(
-    weights: Weights, objects: FakeObjects, volume: Path, config: Path
-) -> None:
+def test_a_version_never_replaces_files_that_are_there(weights, objects, volume, config):
     (volume / "step_43").mkdir(parents=True)
     (volume / "step_43/model.safetensors").write_text("served")
 
@@ -403,8 +367,8 @@ def test_a_version_never_replaces_files_that_are_there(
 
 
 def test_a_directory_that_another_writer_makes_meanwhile_stays_as_it_is(
-    weights: Weights, volume: Path, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    weights, volume, config, monkeypatch
+):
     rename = directories._rename
 
     def late(folder: Path, target: Path) -> None:
@@ -423,8 +387,8 @@ def test_a_directory_that_another_writer_makes_meanwhile_stays_as_it_is(
 
 
 def test_files_that_change_during_the_read_are_refused(
-    weights: Weights, volume: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    weights, volume, config, tmp_path, monkeypatch
+):
     folder = save(state(43), tmp_path / "local", config)
     read = sources.FromDirectory.read
 
@@ -485,13 +449,8 @@ def mixed(folder: Path) -> None:
     ],
 )
 def test_a_directory_that_holds_no_whole_checkpoint_is_refused(
-    weights: Weights,
-    objects: FakeObjects,
-    config: Path,
-    tmp_path: Path,
-    damage: Callable[[Path], None],
-    words: str,
-) -> None:
+    weights, objects, config, tmp_path, damage, words
+):
     folder = save(state(43), tmp_path / "local", config)
     damage(folder)
 
@@ -517,9 +476,7 @@ class FakeSharded:
         ([1.0], "is of type list"),
     ],
 )
-def test_a_tensor_that_cannot_be_written_is_named(
-    weights: Weights, config: Path, tensor: Any, words: str
-) -> None:
+def test_a_tensor_that_cannot_be_written_is_named(weights, config, tensor, words):
     with pytest.raises(UnusableWeights, match=words):
         weights.publish(43, state_dict={"a": tensor}, config_from=config, delta=True)
 
@@ -533,9 +490,7 @@ def test_a_tensor_that_cannot_be_written_is_named(
         ({"directory": "/a", "digest": "sha256:" + "0" * 64}, Refused),
     ],
 )
-def test_contradicting_arguments_change_nothing(
-    weights: Weights, objects: FakeObjects, given: Mapping[str, Any], error: type[Exception]
-) -> None:
+def test_contradicting_arguments_change_nothing(weights, objects, given, error):
     with pytest.raises(error):
         weights.publish(43, **given)
 
@@ -545,14 +500,12 @@ def test_contradicting_arguments_change_nothing(
 @pytest.mark.parametrize(
     "options", [{"anchor_every": 0}, {"anchor_every": 65}, {"max_changed_share": 1.1}]
 )
-def test_settings_out_of_range_are_refused(options: Mapping[str, Any]) -> None:
+def test_settings_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match="must be between"):
         Deltas(**options)
 
 
-def test_without_the_libraries_the_error_names_the_extra(
-    weights: Weights, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_libraries_the_error_names_the_extra(weights, config, monkeypatch):
     find = builtins.__import__
 
     def lacking(name: str, *arguments: Any, **named: Any) -> Any:
@@ -566,9 +519,7 @@ def test_without_the_libraries_the_error_names_the_extra(
         weights.publish(43, state_dict=state(43), config_from=config, delta=True)
 
 
-def test_other_tasks_run_while_a_version_is_written(
-    objects: FakeObjects, volume: Path, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_tasks_run_while_a_version_is_written(objects, volume, config, monkeypatch):
     """The real places for asyncio write in a thread."""
     from rlfleet.kube import AsyncKube  # noqa: PLC0415 - the place is not used otherwise
 
@@ -592,9 +543,7 @@ def test_other_tasks_run_while_a_version_is_written(
     assert kinds(volume) == {"step_43": ""}
 
 
-def test_a_machine_that_mounts_the_volume_elsewhere_writes_there(
-    objects: FakeObjects, tmp_path: Path, config: Path
-) -> None:
+def test_a_machine_that_mounts_the_volume_elsewhere_writes_there(objects, tmp_path, config):
     objects.desire(source={"path": "/weights/step_{version}"})
     weights = Weights("policy", objects=objects)
     for step in (43, 44):
@@ -610,9 +559,7 @@ def test_a_machine_that_mounts_the_volume_elsewhere_writes_there(
     assert present(objects.weights)["spec"]["source"]["path"] == "/weights/step_{version}"
 
 
-def test_what_is_written_can_be_read_by_other_users(
-    weights: Weights, volume: Path, config: Path
-) -> None:
+def test_what_is_written_can_be_read_by_other_users(weights, volume, config):
     before = os.umask(0o077)
     try:
         weights.publish(43, state_dict=state(43), config_from=config, delta=True)
@@ -623,9 +570,7 @@ def test_what_is_written_can_be_read_by_other_users(
     assert all(f.stat().st_mode & 0o444 == 0o444 for f in (volume / "step_43").iterdir())
 
 
-def test_the_loop_of_the_page_publishes_deltas(
-    objects: FakeObjects, tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loop_of_the_page_publishes_deltas(objects, tmp_path, config, monkeypatch):
     (program,) = (
         block
         for block in blocks("docs/how-to/publish-deltas.md", "python")

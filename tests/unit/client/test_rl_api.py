@@ -1,13 +1,10 @@
 """The client by the RL API's URL, over its real application and a fake API server."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,9 +57,7 @@ def call(request: pytest.FixtureRequest) -> Use:
 # --- the same results as by kubeconfig ------------------------------------------------------------
 
 
-async def test_a_version_is_applied_with_the_rollout_that_the_object_shows(
-    api: Api, call: Use
-) -> None:
+async def test_a_version_is_applied_with_the_rollout_that_the_object_shows(api, call):
     rollout = await call(api, "publish", "43", path="/weights/step_43", run_id="run-7")
     here = await AsyncWeights("policy", objects=api.objects).wait()
 
@@ -78,7 +73,7 @@ async def test_a_version_is_applied_with_the_rollout_that_the_object_shows(
 
 
 @needs_ipv6
-async def test_the_url_may_have_an_address_of_ipv6(call: Use) -> None:
+async def test_the_url_may_have_an_address_of_ipv6(call):
     async with rl_api(IPV6) as api:
         rollout = await call(api, "publish", "43", path="/weights/step_43")
 
@@ -86,7 +81,7 @@ async def test_the_url_may_have_an_address_of_ipv6(call: Use) -> None:
     assert "[::1]" in api.url
 
 
-async def test_a_stall_is_refused_with_its_reason_and_message(api: Api, call: Use) -> None:
+async def test_a_stall_is_refused_with_its_reason_and_message(api, call):
     api.objects._obeys = False
     api.objects.script.append(lambda: api.objects.stall("CheckpointTruncated"))
 
@@ -97,9 +92,7 @@ async def test_a_stall_is_refused_with_its_reason_and_message(api: Api, call: Us
     assert refused.value.message == "because of CheckpointTruncated"
 
 
-async def test_a_spec_that_the_api_cannot_take_is_refused(
-    api: Api, call: Use, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_spec_that_the_api_cannot_take_is_refused(api, call, monkeypatch):
     """Such as one of a client that does not know the bound."""
     monkeypatch.setitem(known_arguments._RULES, "path", (re.compile("/.*"), ""))
 
@@ -111,7 +104,7 @@ async def test_a_spec_that_the_api_cannot_take_is_refused(
     assert patches(api.objects) == []
 
 
-async def test_a_version_that_another_writer_replaces_is_superseded(api: Api, call: Use) -> None:
+async def test_a_version_that_another_writer_replaces_is_superseded(api, call):
     api.objects._obeys = False
     api.objects.script.append(lambda: api.objects.desire(version="44"))
 
@@ -120,9 +113,7 @@ async def test_a_version_that_another_writer_replaces_is_superseded(api: Api, ca
     assert superseded.value.by == "44"
 
 
-async def test_a_wait_for_a_long_rollout_times_out_and_the_version_stays_desired(
-    api: Api, call: Use
-) -> None:
+async def test_a_wait_for_a_long_rollout_times_out_and_the_version_stays_desired(api, call):
     api.objects._obeys = False
     api.objects.script.append(lambda: api.objects.look("Staging"))
 
@@ -134,7 +125,7 @@ async def test_a_wait_for_a_long_rollout_times_out_and_the_version_stays_desired
     assert (await call(api, "current")).spec.version == "43"
 
 
-async def test_a_read_returns_the_object_and_the_fleets_status(api: Api, call: Use) -> None:
+async def test_a_read_returns_the_object_and_the_fleets_status(api, call):
     local = AsyncWeights("policy", objects=api.objects)
     there, here = await call(api, "current"), await local.current()
     assert (there.spec, there.status, there.is_observed) == (here.spec, here.status, True)
@@ -145,7 +136,7 @@ async def test_a_read_returns_the_object_and_the_fleets_status(api: Api, call: U
     assert await call(api, "workers") == await local.workers()
 
 
-async def test_rollback_suspend_resume_and_retry_are_the_apis(api: Api, call: Use) -> None:
+async def test_rollback_suspend_resume_and_retry_are_the_apis(api, call):
     assert (await call(api, "rollback", "41", digest=D1)).version == "41"
     spec = patches(api.objects)[0]["spec"]
     assert (spec["rollbackTo"], spec["digest"]) == ("41", D1)
@@ -158,7 +149,7 @@ async def test_rollback_suspend_resume_and_retry_are_the_apis(api: Api, call: Us
     assert await call(api, "metrics", trained_version="42")
 
 
-async def test_a_watch_shows_changes_deletion_and_a_new_object(api: Api) -> None:
+async def test_a_watch_shows_changes_deletion_and_a_new_object(api):
     seen: list[tuple[str, str]] = []
     objects = api.objects
     spec = {"fleetRef": {"name": "policy"}, "version": "50", "source": {"path": "/w/50"}}
@@ -187,7 +178,7 @@ async def test_a_watch_shows_changes_deletion_and_a_new_object(api: Api) -> None
 # --- failures -------------------------------------------------------------------------------------
 
 
-async def test_an_answer_that_is_lost_makes_no_second_change(api: Api, call: Use) -> None:
+async def test_an_answer_that_is_lost_makes_no_second_change(api, call):
     api.odd.append(("PUT", web.Response(status=504, text="a proxy gave up")))
 
     assert (await call(api, "publish", "43", timeout_seconds=20)).applied
@@ -197,7 +188,7 @@ async def test_an_answer_that_is_lost_makes_no_second_change(api: Api, call: Use
     assert len(patches(api.objects)) == 1
 
 
-async def test_a_state_that_fails_for_a_while_is_read_again(api: Api, call: Use) -> None:
+async def test_a_state_that_fails_for_a_while_is_read_again(api, call):
     api.odd.append(("GET", web.Response(status=503, headers={"Retry-After": "0"})))
 
     assert (await call(api, "current")).spec.version == "42"
@@ -213,16 +204,14 @@ async def test_a_state_that_fails_for_a_while_is_read_again(api: Api, call: Use)
     ],
     ids=["404", "list", "older", "redirect"],
 )
-async def test_an_answer_of_another_server_is_not_a_state(
-    api: Api, call: Use, answer: Callable[[], web.Response], error: type[Exception], words: str
-) -> None:
+async def test_an_answer_of_another_server_is_not_a_state(api, call, answer, error, words):
     api.odd.append(("GET", answer()))
 
     with pytest.raises(error, match=words):
         await call(api, "current")
 
 
-async def test_a_token_without_rights_is_forbidden_at_once(api: Api) -> None:
+async def test_a_token_without_rights_is_forbidden_at_once(api):
     async with AsyncWeights("policy", namespace="rl", url=api.url, token=READER) as weights:
         with pytest.raises(Forbidden, match="may not patch"):
             await weights.publish("43")
@@ -231,9 +220,7 @@ async def test_a_token_without_rights_is_forbidden_at_once(api: Api) -> None:
             await weights.current()
 
 
-async def test_a_fleet_without_weights_is_not_found_and_none_is_created(
-    api: Api, call: Use
-) -> None:
+async def test_a_fleet_without_weights_is_not_found_and_none_is_created(api, call):
     api.objects.delete()
     for method, arguments in (("current", ()), ("publish", ("43",))):
         with pytest.raises(NotFound, match="create one"):
@@ -242,14 +229,12 @@ async def test_a_fleet_without_weights_is_not_found_and_none_is_created(
         await call(api, "publish", "43", path="/weights/43", create_for="policy")
 
 
-async def test_the_fleet_of_the_address_is_the_only_one_that_may_be_wanted(
-    api: Api, call: Use
-) -> None:
+async def test_the_fleet_of_the_address_is_the_only_one_that_may_be_wanted(api, call):
     with pytest.raises(Refused, match=r"'judge'.*'policy'"):
         await call(api, "publish", "43", path="/weights/43", create_for="judge")
 
 
-async def test_a_port_without_a_server_is_unavailable() -> None:
+async def test_a_port_without_a_server_is_unavailable():
     url = f"http://127.0.0.1:{free_port()}"
     async with AsyncWeights("policy", namespace="rl", url=url, token=TRAINER) as weights:
         with pytest.raises(Unavailable, match="does not answer"):
@@ -260,8 +245,8 @@ async def test_a_port_without_a_server_is_unavailable() -> None:
 
 
 async def test_the_environment_names_the_api_so_that_code_needs_no_change(
-    api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    api, monkeypatch, tmp_path
+):
     token = tmp_path / "token"
     token.write_text("expired\n")
     monkeypatch.setenv("RLFLEET_API_URL", api.url)
@@ -291,9 +276,7 @@ async def test_the_environment_names_the_api_so_that_code_needs_no_change(
     ],
     ids=lambda found: "" if isinstance(found, dict) else found,
 )
-async def test_an_access_that_cannot_be_used_is_a_sentence_without_secrets(
-    options: dict[str, Any], words: str
-) -> None:
+async def test_an_access_that_cannot_be_used_is_a_sentence_without_secrets(options, words):
     given = {"namespace": "rl", "url": "https://host"} | options
     with pytest.raises(NotConfigured, match=words) as error:
         await AsyncWeights("policy", **given).current()
@@ -301,9 +284,7 @@ async def test_an_access_that_cannot_be_used_is_a_sentence_without_secrets(
     assert "two" not in str(error.value)
 
 
-async def test_a_named_kubeconfig_goes_before_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_named_kubeconfig_goes_before_the_environment(monkeypatch):
     monkeypatch.setenv("RLFLEET_API_URL", "https://host")
     with pytest.raises(NotConfigured, match="/no/kubeconfig"):
         Weights("policy", kubeconfig="/no/kubeconfig")
@@ -316,9 +297,7 @@ OTHER_LIBRARIES = ("import wandb", "from openai", "import httpx")
 """First words of blocks of other libraries; test_examples.py and test_sampling.py run what they call."""
 
 
-async def test_the_programs_of_the_page_run_by_url_without_a_change(
-    api: Api, tmp_path: Path
-) -> None:
+async def test_the_programs_of_the_page_run_by_url_without_a_change(api, tmp_path):
     pin = {"version": "41", "digest": f"sha256:{'1' * 64}", "source": {"path": "/weights/41"}}
     api.cluster.fleet["status"]["pinned"] = [pin | {"runID": "run-7"}]
     past = {"result": "Applied", "startedAt": TIME, "totalSeconds": 1, "runID": "run-7"}

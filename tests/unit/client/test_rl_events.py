@@ -1,7 +1,5 @@
 """The client by URL follows the stream of events, over real HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,7 +11,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.support.fake_cluster import TRAINER
 from tests.support.fake_objects import FakeObjects
-from tests.support.rl_api import RlApi
 from tests.support.waiting import soon
 
 from fleet_api.state import weights_of
@@ -82,7 +79,7 @@ async def seen(weights: AsyncWeights, number: int) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
-async def test_a_wait_follows_the_stream_without_further_reads(api: RlApi, kind: str) -> None:
+async def test_a_wait_follows_the_stream_without_further_reads(api, kind):
     given: dict[str, Any] = {"namespace": "rl", "url": api.url, "token": TRAINER}
 
     def publish() -> bool:
@@ -99,7 +96,7 @@ async def test_a_wait_follows_the_stream_without_further_reads(api: RlApi, kind:
     assert f"GET {PATH}/state" not in api.requests
 
 
-async def test_a_broken_stream_is_resumed_after_the_last_event_and_none_is_lost() -> None:
+async def test_a_broken_stream_is_resumed_after_the_last_event_and_none_is_lost():
     server = Scripted()
 
     async def breaks(response: web.StreamResponse) -> None:
@@ -132,7 +129,7 @@ async def test_a_broken_stream_is_resumed_after_the_last_event_and_none_is_lost(
     assert server.looks == 1, "the first state; the stream gives all others"
 
 
-async def test_an_object_that_was_made_again_during_a_gap_is_deleted_and_added() -> None:
+async def test_an_object_that_was_made_again_during_a_gap_is_deleted_and_added():
     server = Scripted()
     spec = {"fleetRef": {"name": "policy"}, "version": "50", "source": {"path": "/w/50"}}
 
@@ -149,7 +146,7 @@ async def test_an_object_that_was_made_again_during_a_gap_is_deleted_and_added()
 
 
 @pytest.mark.parametrize("events", [True, False], ids=["held back by a proxy", "404"])
-async def test_without_a_stream_the_client_polls_the_state(*, events: bool) -> None:
+async def test_without_a_stream_the_client_polls_the_state(*, events):
     server = Scripted()
 
     async def held_back(_: web.StreamResponse) -> None:
@@ -170,7 +167,7 @@ async def test_without_a_stream_the_client_polls_the_state(*, events: bool) -> N
     [b"event: weights\ndata: [1]\n\n", b"event: weights\ndata: {\n\n", b"\n" + b"x" * 5_000_000],
     ids=["no object", "no JSON", "no end"],
 )
-async def test_a_stream_of_something_else_is_left_and_another_one_opened(answer: bytes) -> None:
+async def test_a_stream_of_something_else_is_left_and_another_one_opened(answer):
     server = Scripted()
 
     async def odd(response: web.StreamResponse) -> None:
@@ -187,7 +184,7 @@ async def test_a_stream_of_something_else_is_left_and_another_one_opened(answer:
         assert await seen(weights, 2) == [("ADDED", "42"), ("MODIFIED", "43")]
 
 
-async def test_an_event_of_another_release_is_an_error() -> None:
+async def test_an_event_of_another_release_is_an_error():
     async def newer(response: web.StreamResponse) -> None:
         await response.write(b'event: weights\ndata: {"name": "policy"}\n\n')
 
@@ -197,7 +194,7 @@ async def test_an_event_of_another_release_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
-async def test_a_quiet_stream_ends_with_the_time_of_a_wait(kind: str) -> None:
+async def test_a_quiet_stream_ends_with_the_time_of_a_wait(kind):
     server = Scripted()
     async with serving(server) as weights:
         server.objects.desire(version="43")

@@ -1,11 +1,9 @@
 """Rollback and retry of the client, over a fake API server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-from tests.support.fake_objects import Call, FakeObjects, condition, patches
+from tests.support.fake_objects import FakeObjects, condition, patches
 
 from rlfleet import (
     NotFound,
@@ -23,14 +21,14 @@ BACK = {
 }
 
 
-def test_a_rollback_sets_version_and_permission(call: Call) -> None:
+def test_a_rollback_sets_version_and_permission(call):
     objects = FakeObjects(digest="sha256:42")
 
     assert call(objects, "rollback", "41").applied
     assert [body["spec"] for body in patches(objects)] == [BACK]
 
 
-def test_a_second_rollback_to_the_same_version_first_removes_the_permission(call: Call) -> None:
+def test_a_second_rollback_to_the_same_version_first_removes_the_permission(call):
     objects = FakeObjects(rollbackTo="41")
 
     assert call(objects, "rollback", "41").applied
@@ -40,14 +38,14 @@ def test_a_second_rollback_to_the_same_version_first_removes_the_permission(call
     ]
 
 
-def test_a_rollback_to_the_desired_version_changes_nothing(call: Call) -> None:
+def test_a_rollback_to_the_desired_version_changes_nothing(call):
     objects = FakeObjects()
 
     assert call(objects, "rollback", "42").applied
     assert patches(objects) == []
 
 
-def test_a_rollback_names_the_digest_that_the_fleet_requires(call: Call) -> None:
+def test_a_rollback_names_the_digest_that_the_fleet_requires(call):
     objects = FakeObjects(digest="sha256:42")
 
     assert call(objects, "rollback", "41", digest=DIGEST).applied
@@ -56,7 +54,7 @@ def test_a_rollback_names_the_digest_that_the_fleet_requires(call: Call) -> None
     assert len(patches(objects)) == 1
 
 
-def test_a_digest_of_the_desired_version_is_refused_with_the_way_to_set_it(call: Call) -> None:
+def test_a_digest_of_the_desired_version_is_refused_with_the_way_to_set_it(call):
     """The API server permits no change of it, and a reply without an error would say that it is set."""
     objects = FakeObjects()
 
@@ -66,7 +64,7 @@ def test_a_digest_of_the_desired_version_is_refused_with_the_way_to_set_it(call:
     assert patches(objects) == []
 
 
-def test_a_rollback_to_the_desired_version_permits_no_other_files(call: Call) -> None:
+def test_a_rollback_to_the_desired_version_permits_no_other_files(call):
     objects = FakeObjects()
 
     assert call(objects, "rollback", "42", path="/weights/step_42/").applied
@@ -78,7 +76,7 @@ def test_a_rollback_to_the_desired_version_permits_no_other_files(call: Call) ->
     assert patches(objects) == []
 
 
-def test_a_rollback_takes_the_path_from_the_fleets_status(call: Call) -> None:
+def test_a_rollback_takes_the_path_from_the_fleets_status(call):
     objects = FakeObjects(source={"path": "/weights/new/step_42"})
 
     rollout = call(objects, "rollback", "41")
@@ -95,12 +93,8 @@ def test_a_rollback_takes_the_path_from_the_fleets_status(call: Call) -> None:
     ],
 )
 def test_a_rollback_keeps_run_and_files_together_when_another_run_starts_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-    call: Call,
-    before: str,
-    path: str | None,
-    files: dict[str, str],
-) -> None:
+    monkeypatch, call, before, path, files
+):
     objects = FakeObjects(source={"path": before}, runID="run-7")
     assert objects.fleet is not None
     pin = {
@@ -126,7 +120,7 @@ def test_a_rollback_keeps_run_and_files_together_when_another_run_starts_meanwhi
     assert spec.source.model_dump(exclude_none=True) == files
 
 
-def test_a_rollback_of_an_adapter_takes_the_path_of_its_own_version(call: Call) -> None:
+def test_a_rollback_of_an_adapter_takes_the_path_of_its_own_version(call):
     objects = FakeObjects(source={"path": "/weights/new/step_42"}, adapter="math")
     assert objects.fleet is not None
     pin = {"version": "41", "digest": f"sha256:{'1' * 64}", "source": {"path": "/weights/math/41"}}
@@ -137,7 +131,7 @@ def test_a_rollback_of_an_adapter_takes_the_path_of_its_own_version(call: Call) 
     assert rollout.weights.spec.source.path == "/weights/math/41"
 
 
-def test_a_rollback_to_an_unknown_version_needs_a_path(call: Call) -> None:
+def test_a_rollback_to_an_unknown_version_needs_a_path(call):
     objects = FakeObjects(source={"path": "/weights/new/step_42"})
 
     with pytest.raises(NotFound, match="path="):
@@ -146,7 +140,7 @@ def test_a_rollback_to_an_unknown_version_needs_a_path(call: Call) -> None:
     assert call(objects, "rollback", "17", path="/old/17").weights.spec.source.path == "/old/17"
 
 
-def test_a_retry_waits_for_a_status_after_it(call: Call) -> None:
+def test_a_retry_waits_for_a_status_after_it(call):
     objects = FakeObjects(obeys=False)
     objects.desire(version="43")
     objects.stall("FailureBudgetExceeded")
@@ -155,7 +149,7 @@ def test_a_retry_waits_for_a_status_after_it(call: Call) -> None:
     assert call(objects, "retry").applied
 
 
-def test_a_retry_that_fails_again_is_refused(call: Call) -> None:
+def test_a_retry_that_fails_again_is_refused(call):
     objects = FakeObjects(obeys=False)
     objects.desire(version="43")
     objects.stall("CheckpointTruncated")
@@ -172,7 +166,7 @@ def test_a_retry_that_fails_again_is_refused(call: Call) -> None:
     assert objects.now == before
 
 
-def test_a_retry_without_a_change_is_refused_at_its_timeout(call: Call) -> None:
+def test_a_retry_without_a_change_is_refused_at_its_timeout(call):
     objects = FakeObjects(obeys=False)
     objects.desire(version="43")
     objects.stall("CheckpointTruncated")
@@ -185,9 +179,7 @@ def test_a_retry_without_a_change_is_refused_at_its_timeout(call: Call) -> None:
     assert objects.now - before == pytest.approx(20)
 
 
-def test_a_retry_of_an_object_that_steers_nothing_is_refused(
-    call: Call,
-) -> None:
+def test_a_retry_of_an_object_that_steers_nothing_is_refused(call):
     objects = FakeObjects(obeys=False)
     call(objects, "retry", wait=False)
     reported = condition("Stalled", "FleetNotFound", 2)
@@ -197,7 +189,7 @@ def test_a_retry_of_an_object_that_steers_nothing_is_refused(
         call(objects, "publish", "43")
 
 
-def test_a_status_from_before_a_retry_is_ignored_for_a_later_version(call: Call) -> None:
+def test_a_status_from_before_a_retry_is_ignored_for_a_later_version(call):
     objects = FakeObjects(obeys=False)
     call(objects, "retry", wait=False)
     reported = condition("Stalled", "SourceNotFound", 2)
@@ -207,7 +199,7 @@ def test_a_status_from_before_a_retry_is_ignored_for_a_later_version(call: Call)
     assert call(objects, "publish", "43").applied
 
 
-def test_a_retry_of_another_writer_does_not_hide_the_outcome(call: Call) -> None:
+def test_a_retry_of_another_writer_does_not_hide_the_outcome(call):
     objects = FakeObjects(obeys=False)
     objects.script.append(lambda: objects.look("Staging"))
     objects.script.append(lambda: Weights("policy", objects=objects).retry(wait=False))

@@ -1,10 +1,7 @@
 """Demands, and which weights made the tokens of a reply."""
 
-from __future__ import annotations
-
 import copy
 import json
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -49,7 +46,7 @@ class Reply(Part):
     choices: list[Choice]
 
 
-def test_demands_are_the_headers_of_the_worker() -> None:
+def test_demands_are_the_headers_of_the_worker():
     assert Sampling(exact="43", minimum="42", run_id="run-8").headers() == {
         protocol.HEADER_VERSION_EXACT: "43",
         protocol.HEADER_VERSION_MIN: "42",
@@ -58,7 +55,7 @@ def test_demands_are_the_headers_of_the_worker() -> None:
     assert Sampling().headers() == {}
 
 
-def test_demands_are_the_fields_of_the_body_that_the_worker_reads() -> None:
+def test_demands_are_the_fields_of_the_body_that_the_worker_reads():
     demand = Sampling(exact="43", minimum="42", run_id="run-8")
 
     assert demand.body() == {IN_BODY.exact: "43", IN_BODY.minimum: "42", IN_BODY.run: "run-8"}
@@ -70,13 +67,13 @@ def test_demands_are_the_fields_of_the_body_that_the_worker_reads() -> None:
     [CHAT, Reply.model_validate(CHAT), httpx.Response(200, json=CHAT)],
     ids=["dict", "models", "response"],
 )
-def test_spans_are_read_from_replies_of_any_client(reply: object) -> None:
+def test_spans_are_read_from_replies_of_any_client(reply):
     found = weight_versions(reply)
 
     assert [span.model_dump(exclude_none=True) for span in found] == SPANS
 
 
-def test_a_choice_is_found_by_its_index() -> None:
+def test_a_choice_is_found_by_its_index():
     chunk = {"choices": [{"index": 1, "weight_versions": SPANS[:1]}]}
 
     assert weight_versions(chunk, 1)[0].version == "42"
@@ -87,7 +84,7 @@ def test_a_choice_is_found_by_its_index() -> None:
 @pytest.mark.parametrize(
     "reply", [{"weight_versions": SPANS}, {"type": "x", "response": {"weight_versions": SPANS}}]
 )
-def test_replies_without_choices_have_one_list(reply: object) -> None:
+def test_replies_without_choices_have_one_list(reply):
     assert len(weight_versions(reply)) == 2
 
 
@@ -101,12 +98,12 @@ def test_replies_without_choices_have_one_list(reply: object) -> None:
         (httpx.Response(200, json=[]), "Response is not a reply"),
     ],
 )
-def test_a_reply_without_weight_versions_is_an_error(reply: object, words: str) -> None:
+def test_a_reply_without_weight_versions_is_an_error(reply, words):
     with pytest.raises(IncompleteReply, match=words):
         weight_versions(reply)
 
 
-def test_headers_name_the_first_and_last_weights() -> None:
+def test_headers_name_the_first_and_last_weights():
     headers = httpx.Headers(
         {
             protocol.HEADER_VERSION_START: "42",
@@ -139,7 +136,7 @@ COMPLETION = {
 
 
 @pytest.mark.parametrize("reply", [CHAT, COMPLETION, Reply.model_validate(CHAT)])
-def test_a_record_is_what_the_audit_reads(reply: Any, tmp_path: Path) -> None:
+def test_a_record_is_what_the_audit_reads(reply, tmp_path):
     body = reply if isinstance(reply, dict) else reply.model_dump()
     file = tmp_path / "replies.jsonl"
     file.write_text("".join(json.dumps(one) + "\n" for one in record(reply)))
@@ -155,7 +152,7 @@ def test_a_record_is_what_the_audit_reads(reply: Any, tmp_path: Path) -> None:
         assert one.id == f"{body['id']}/{choice['index']}"
 
 
-def test_a_prompt_that_is_not_in_the_reply_is_a_parameter() -> None:
+def test_a_prompt_that_is_not_in_the_reply_is_a_parameter():
     reply = {k: v for k, v in CHAT.items() if k != "prompt_token_ids"}
 
     assert record(reply, prompt_token_ids=[5], reply_id="x")[0]["prompt_token_ids"] == [5]
@@ -163,7 +160,7 @@ def test_a_prompt_that_is_not_in_the_reply_is_a_parameter() -> None:
         record(reply)
 
 
-def test_a_choice_without_tokens_is_a_record() -> None:
+def test_a_choice_without_tokens_is_a_record():
     reply = copy.deepcopy(CHAT)
     reply["choices"][0] |= {"token_ids": [], "logprobs": {"content": []}, "weight_versions": []}
 
@@ -182,9 +179,7 @@ def test_a_choice_without_tokens_is_a_record() -> None:
         ({"weight_versions": [SPANS[1], SPANS[0]]}, "weight_versions over all tokens"),
     ],
 )
-def test_a_reply_that_cannot_be_audited_names_the_missing_parameters(
-    change: dict[str, Any], words: str
-) -> None:
+def test_a_reply_that_cannot_be_audited_names_the_missing_parameters(change, words):
     reply = copy.deepcopy(CHAT)
     reply["choices"][0] |= change
 

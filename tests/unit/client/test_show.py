@@ -1,20 +1,13 @@
 """Commands print no text that a terminal would obey."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
-from rich.console import Console
 from rich.text import Text
 
 from rlfleet.cli import show
 
 
 @pytest.mark.parametrize("where", [show.console, show.errors])
-def test_what_a_terminal_would_obey_is_shown_by_its_escape(
-    where: Callable[[], Console], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_terminal_would_obey_is_shown_by_its_escape(where, capsys):
     path = "/weights/\x1b[31m\u202e/step"
     console = where()
     console.print(f"[bold]path[/] {path}")

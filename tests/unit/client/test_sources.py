@@ -1,13 +1,11 @@
 """Which files a requested version names, over a fake API server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.support.fake_objects import Call, FakeObjects, condition, patches
+from tests.support.fake_objects import FakeObjects, condition, patches
 from tests.support.present import present
 
 from rlfleet import NotFound, Refused
@@ -41,9 +39,7 @@ def pin(version: str, path: str, run_id: str | None = None) -> dict[str, Any]:
     ("version", "more"),
     [("43", {}), ("42", {"run_id": "run-8"}), ("43", {"digest": f"sha256:{'1' * 64}"})],
 )
-def test_a_label_never_names_the_files_of_another_one_by_itself(
-    call: Call, version: str, more: dict[str, Any]
-) -> None:
+def test_a_label_never_names_the_files_of_another_one_by_itself(call, version, more):
     objects = FakeObjects(source=FIXED)
 
     with pytest.raises(Refused) as refused:
@@ -55,7 +51,7 @@ def test_a_label_never_names_the_files_of_another_one_by_itself(
     assert patches(objects) == []
 
 
-def test_a_branch_of_a_repository_is_not_the_files_of_every_version(call: Call) -> None:
+def test_a_branch_of_a_repository_is_not_the_files_of_every_version(call):
     repository = {"huggingFace": {"repo": "org/model", "revision": "main"}}
     objects = FakeObjects(source=repository)
 
@@ -67,18 +63,18 @@ def test_a_branch_of_a_repository_is_not_the_files_of_every_version(call: Call) 
     assert call(FakeObjects(source=by_version), "publish", "43").applied
 
 
-def test_the_same_files_may_be_meant(call: Call) -> None:
+def test_the_same_files_may_be_meant(call):
     objects = FakeObjects(source=FIXED)
 
     assert call(objects, "publish", "43", same_files=True).applied
     assert source(objects) == FIXED
 
 
-def test_a_version_may_be_published_again_without_its_path(call: Call) -> None:
+def test_a_version_may_be_published_again_without_its_path(call):
     assert call(FakeObjects(source=FIXED), "publish", "42").applied
 
 
-def test_a_path_that_is_the_template_filled_in_leaves_the_template(call: Call) -> None:
+def test_a_path_that_is_the_template_filled_in_leaves_the_template(call):
     objects = FakeObjects()
 
     for path in ("/weights/step_43", "/weights/step_43/"):
@@ -88,7 +84,7 @@ def test_a_path_that_is_the_template_filled_in_leaves_the_template(call: Call) -
     assert (source(objects), kept(objects)) == (STEPS, None)
 
 
-def test_a_template_that_another_path_replaced_is_offered_and_comes_back(call: Call) -> None:
+def test_a_template_that_another_path_replaced_is_offered_and_comes_back(call):
     objects = FakeObjects()
     call(objects, "publish", "43", path="/other/43")
     assert source(objects) == {"path": "/other/43"}
@@ -102,7 +98,7 @@ def test_a_template_that_another_path_replaced_is_offered_and_comes_back(call: C
     assert call(objects, "publish", "46").applied
 
 
-def test_a_version_that_is_sent_again_keeps_its_source_and_its_digest(call: Call) -> None:
+def test_a_version_that_is_sent_again_keeps_its_source_and_its_digest(call):
     """The API server refuses others for a label."""
     digest = f"sha256:{'4' * 64}"
     objects = FakeObjects(source=FIXED, digest=digest)
@@ -117,8 +113,8 @@ class TestVersionsThatArePublishedAgain:
 
     @pytest.mark.parametrize("phase", ["Applied", "Comparing"])
     def test_one_that_all_workers_serve_is_applied_only_after_the_operator_has_looked_again(
-        self, call: Call, phase: str
-    ) -> None:
+        self, call, phase
+    ):
         objects = FakeObjects()
         objects.look(phase)
 
@@ -128,7 +124,7 @@ class TestVersionsThatArePublishedAgain:
         assert rollout.applied
         assert rollout.weights.status.retried == rollout.weights.retry != ""
 
-    def test_other_files_are_refused(self, call: Call) -> None:
+    def test_other_files_are_refused(self, call):
         objects = FakeObjects(obeys=False)
         objects.script.append(lambda: objects.stall("VersionReused"))
 
@@ -146,8 +142,8 @@ class TestVersionsThatArePublishedAgain:
         ],
     )
     def test_the_operator_must_look_again_once_all_workers_had_the_version(
-        self, call: Call, phase: str, applied: str, *, is_marked: bool
-    ) -> None:
+        self, call, phase, applied, *, is_marked
+    ):
         objects = FakeObjects(obeys=False)
         source = {"path": f"/weights/step_{applied}"}
         record = {"version": applied, "source": source, "appliedAt": "2026-11-22T10:00:00Z"}
@@ -155,13 +151,13 @@ class TestVersionsThatArePublishedAgain:
 
         assert bool(call(objects, "publish", "42", wait=False).weights.retry) == is_marked
 
-    def test_a_version_that_is_applied_for_another_one_is_not_meant(self, call: Call) -> None:
+    def test_a_version_that_is_applied_for_another_one_is_not_meant(self, call):
         objects = FakeObjects(obeys=False)
         objects.desire(version="43")
 
         assert call(objects, "publish", "43", wait=False).weights.retry == ""
 
-    def test_a_digest_says_which_files_are_meant(self, call: Call) -> None:
+    def test_a_digest_says_which_files_are_meant(self, call):
         objects = FakeObjects(digest=f"sha256:{'4' * 64}")
 
         assert call(objects, "publish", "42").weights.retry == ""
@@ -185,9 +181,7 @@ class TestVersionsThatArePublishedAgain:
     ],
     ids=str,
 )
-def test_an_argument_that_means_nothing_is_refused_before_any_request(
-    call: Call, method: str, version: Any, more: dict[str, Any]
-) -> None:
+def test_an_argument_that_means_nothing_is_refused_before_any_request(call, method, version, more):
     objects = FakeObjects()
 
     with pytest.raises(Refused) as refused:
@@ -198,7 +192,7 @@ def test_an_argument_that_means_nothing_is_refused_before_any_request(
     assert objects.requests == []
 
 
-def test_the_object_of_another_fleet_than_the_wanted_one_is_left_alone(call: Call) -> None:
+def test_the_object_of_another_fleet_than_the_wanted_one_is_left_alone(call):
     objects = FakeObjects()
 
     with pytest.raises(Refused, match=r"'judge'.*'policy'") as refused:
@@ -208,7 +202,7 @@ def test_the_object_of_another_fleet_than_the_wanted_one_is_left_alone(call: Cal
     assert patches(objects) == []
 
 
-def test_a_path_may_be_a_template_itself(call: Call) -> None:
+def test_a_path_may_be_a_template_itself(call):
     objects = FakeObjects(source=FIXED)
 
     call(objects, "publish", "43", path="/run-8/step_{version}")
@@ -218,8 +212,8 @@ def test_a_path_may_be_a_template_itself(call: Call) -> None:
 
 
 def test_version_run_and_source_are_written_together_although_another_writer_comes_between(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    call, monkeypatch
+):
     objects = FakeObjects(obeys=False, runID="run-7")
     real = objects.patch
 
@@ -234,7 +228,7 @@ def test_version_run_and_source_are_written_together_although_another_writer_com
 
 
 @pytest.mark.parametrize("broken", ["", "no JSON", "[]", '{"path": "/fixed"}'])
-def test_a_kept_template_that_cannot_be_read_is_ignored(call: Call, broken: str) -> None:
+def test_a_kept_template_that_cannot_be_read_is_ignored(call, broken):
     objects = FakeObjects(source=FIXED)
     present(objects.weights)["metadata"]["annotations"] = {TEMPLATE: broken}
 
@@ -248,9 +242,7 @@ def test_a_kept_template_that_cannot_be_read_is_ignored(call: Call, broken: str)
 
 
 @pytest.mark.parametrize(("method", "arguments"), [("rollback", ["42"]), ("undo", [])])
-def test_going_back_from_a_path_restores_the_template_and_the_version(
-    call: Call, method: str, arguments: list[str]
-) -> None:
+def test_going_back_from_a_path_restores_the_template_and_the_version(call, method, arguments):
     objects = FakeObjects(obeys=False)
     objects.fleet["status"]["pinned"] = [pin("42", "/weights/step_42")]
     call(objects, "publish", "43", path="/weights/none", wait=False)
@@ -262,7 +254,7 @@ def test_going_back_from_a_path_restores_the_template_and_the_version(
     assert (source(objects), kept(objects)) == (STEPS, None)
 
 
-def test_a_version_with_a_path_of_its_own_keeps_it_and_the_template_is_kept(call: Call) -> None:
+def test_a_version_with_a_path_of_its_own_keeps_it_and_the_template_is_kept(call):
     objects = FakeObjects()
     objects.fleet["status"]["pinned"] = [pin("41", "/old/41")]
 
@@ -275,8 +267,8 @@ def test_a_version_with_a_path_of_its_own_keeps_it_and_the_template_is_kept(call
 
 @pytest.mark.parametrize("where", [STEPS, FIXED])
 def test_a_version_that_the_fleet_never_had_is_not_found_and_those_that_it_had_are_named(
-    call: Call, where: dict[str, str]
-) -> None:
+    call, where
+):
     objects = FakeObjects(source=where)
     pins = [pin("40", "/weights/step_40"), pin("99", "/weights/step_99", "run-8")]
     objects.fleet["status"]["pinned"] = pins
@@ -289,7 +281,7 @@ def test_a_version_that_the_fleet_never_had_is_not_found_and_those_that_it_had_a
     assert call(objects, "rollback", "99", path="/copy/99", wait=False).version == "99"
 
 
-def test_a_long_past_is_named_in_part(call: Call) -> None:
+def test_a_long_past_is_named_in_part(call):
     objects = FakeObjects()
     objects.fleet["status"]["pinned"] = [pin(str(n), f"/w/{n}") for n in range(130, 100, -1)]
 
@@ -297,7 +289,7 @@ def test_a_long_past_is_named_in_part(call: Call) -> None:
         call(objects, "rollback", "99")
 
 
-def test_a_version_of_the_history_without_a_pin_is_where_the_template_says(call: Call) -> None:
+def test_a_version_of_the_history_without_a_pin_is_where_the_template_says(call):
     objects = FakeObjects()
     objects.fleet["status"]["pinned"] = []
 
@@ -305,7 +297,7 @@ def test_a_version_of_the_history_without_a_pin_is_where_the_template_says(call:
     assert source(objects) == STEPS
 
 
-def test_undo_returns_to_what_is_applied_also_to_another_run(call: Call) -> None:
+def test_undo_returns_to_what_is_applied_also_to_another_run(call):
     """As after the first version of a new run that is refused."""
     objects = FakeObjects(obeys=False)
     call(objects, "publish", "1", run_id="run-8", path="/weights/none", wait=False)
@@ -316,7 +308,7 @@ def test_undo_returns_to_what_is_applied_also_to_another_run(call: Call) -> None
     assert (spec.version, spec.run_id, spec.source.path) == ("42", None, STEPS["path"])
 
 
-def test_undo_without_a_version_before_says_how_to_name_one(call: Call) -> None:
+def test_undo_without_a_version_before_says_how_to_name_one(call):
     objects = FakeObjects()
     objects.write(history=[])
 
@@ -352,8 +344,8 @@ REQUESTS = st.one_of(
     ],
 )
 def test_after_any_requests_two_labels_name_one_directory_only_if_their_writer_named_it(
-    first: str, requests: list[Any]
-) -> None:
+    first, requests
+):
     """Every version is applied at once, and a template is never lost."""
     seen = look(first)
     was_template, files = seen.spec.source.is_template, {}

@@ -1,7 +1,5 @@
 """A watch shows each state once, over everything that can end it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -47,7 +45,7 @@ def watch(request: pytest.FixtureRequest) -> Callable[[FakeObjects, int], Shown]
     return request.param
 
 
-def test_a_watch_shows_the_present_state_and_then_each_change(watch) -> None:
+def test_a_watch_shows_the_present_state_and_then_each_change(watch):
     objects = FakeObjects(obeys=False)
     objects.script.extend([lambda: objects.desire(version="43"), objects.apply])
 
@@ -58,7 +56,7 @@ def test_a_watch_shows_the_present_state_and_then_each_change(watch) -> None:
     ]
 
 
-def test_a_watch_that_ends_continues_from_the_last_resource_version(watch) -> None:
+def test_a_watch_that_ends_continues_from_the_last_resource_version(watch):
     objects = FakeObjects(obeys=False)
 
     def cut() -> None:
@@ -74,7 +72,7 @@ def test_a_watch_that_ends_continues_from_the_last_resource_version(watch) -> No
     assert [r for r, _ in objects.requests].count("list weightversions") == 1
 
 
-def test_a_bookmark_moves_the_resource_version_and_is_not_shown(watch) -> None:
+def test_a_bookmark_moves_the_resource_version_and_is_not_shown(watch):
     objects = FakeObjects(obeys=False)
     bookmark = {"metadata": {"name": "policy", "resourceVersion": "500"}}
 
@@ -91,7 +89,7 @@ def test_a_bookmark_moves_the_resource_version_and_is_not_shown(watch) -> None:
     assert objects.requests[-1][0] == "watch weightversions 500"
 
 
-def test_an_expired_watch_lists_again_and_shows_the_changes(watch) -> None:
+def test_an_expired_watch_lists_again_and_shows_the_changes(watch):
     objects = FakeObjects(obeys=False)
 
     def miss() -> None:
@@ -104,14 +102,14 @@ def test_an_expired_watch_lists_again_and_shows_the_changes(watch) -> None:
     assert [version for _, version, _ in watch(objects, 3)] == ["42", "43", "44"]
 
 
-def test_an_expired_watch_without_changes_shows_nothing_twice(watch) -> None:
+def test_an_expired_watch_without_changes_shows_nothing_twice(watch):
     objects = FakeObjects(obeys=False)
     objects.script.extend([objects.expire, lambda: objects.desire(version="43")])
 
     assert [version for _, version, _ in watch(objects, 2)] == ["42", "43"]
 
 
-def test_a_deleted_and_recreated_object_is_shown(watch) -> None:
+def test_a_deleted_and_recreated_object_is_shown(watch):
     objects = FakeObjects(obeys=False)
     spec = present(objects.weights)["spec"]
     objects.script.extend([objects.delete, lambda: objects.make(spec | {"version": "1"}, "uid-2")])
@@ -125,7 +123,7 @@ def test_a_deleted_and_recreated_object_is_shown(watch) -> None:
     ]
 
 
-def test_an_object_replaced_during_a_gap_is_shown_as_deleted_and_added(watch) -> None:
+def test_an_object_replaced_during_a_gap_is_shown_as_deleted_and_added(watch):
     objects = FakeObjects(obeys=False)
     spec = present(objects.weights)["spec"]
 
@@ -139,7 +137,7 @@ def test_an_object_replaced_during_a_gap_is_shown_as_deleted_and_added(watch) ->
     assert [kind for kind, _, _ in watch(objects, 3)] == ["ADDED", "DELETED", "ADDED"]
 
 
-def test_an_object_deleted_during_a_gap_is_shown_as_deleted_once(watch) -> None:
+def test_an_object_deleted_during_a_gap_is_shown_as_deleted_once(watch):
     objects = FakeObjects(obeys=False)
     spec = present(objects.weights)["spec"]
 
@@ -152,7 +150,7 @@ def test_an_object_deleted_during_a_gap_is_shown_as_deleted_once(watch) -> None:
         assert [kind for kind, _, _ in watch(objects, 3)] == ["ADDED", "DELETED", "ADDED"]
 
 
-def test_a_missing_object_is_an_error(watch) -> None:
+def test_a_missing_object_is_an_error(watch):
     objects = FakeObjects()
     objects.delete()
 
@@ -160,7 +158,7 @@ def test_a_missing_object_is_an_error(watch) -> None:
         watch(objects, 1)
 
 
-def test_a_server_that_ends_every_watch_is_called_with_pauses(watch) -> None:
+def test_a_server_that_ends_every_watch_is_called_with_pauses(watch):
     objects = FakeObjects(obeys=False)
 
     async def ends(*_: object) -> Iterator[Change]:
@@ -177,7 +175,7 @@ def test_a_server_that_ends_every_watch_is_called_with_pauses(watch) -> None:
     assert len(objects.requests) < 40
 
 
-def test_a_server_whose_versions_always_expire_is_called_with_pauses(watch) -> None:
+def test_a_server_whose_versions_always_expire_is_called_with_pauses(watch):
     objects = FakeObjects(obeys=False)
 
     async def expired(*_: object) -> Iterator[Change]:
@@ -195,7 +193,7 @@ ACTS = st.lists(st.sampled_from(["desire", "apply", "cut", "expire", "silence"])
 
 
 @given(ACTS)
-def test_the_last_state_is_shown_despite_any_failures_of_the_watch(acts: list[str]) -> None:
+def test_the_last_state_is_shown_despite_any_failures_of_the_watch(acts):
     objects = FakeObjects(obeys=False)
     number = 42
 

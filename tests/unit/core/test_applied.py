@@ -1,7 +1,5 @@
 """Which weights a fleet served last: as its status records."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -203,9 +201,7 @@ class TestSourceOfTheAppliedWeights:
         return decided(observed).rollout.applied
 
     @pytest.mark.parametrize("serve", [True, False])
-    def test_the_source_is_the_present_path_of_the_spec_also_while_no_worker_serves(
-        self, serve: bool
-    ):
+    def test_the_source_is_the_present_path_of_the_spec_also_while_no_worker_serves(self, serve):
         workers = [has(W(n).serving("40"), RUN_7, D1) for n in range(2)] if serve else []
         found = self._decided(*workers, path=self.PATH, digest=D1)
 
@@ -220,7 +216,7 @@ class TestSourceOfTheAppliedWeights:
             pytest.param({"path": PATH, "digest": D2}, id="with another digest"),
         ],
     )
-    def test_a_refused_source_changes_nothing(self, serve: bool, wanted: dict[str, Any]):
+    def test_a_refused_source_changes_nothing(self, serve, wanted):
         workers = [has(W(n).serving("40"), RUN_7, D1) for n in range(2)] if serve else []
         found = self._decided(*workers, **wanted)
 

@@ -1,7 +1,5 @@
 """Canary, one decision at a time: prompts, stage, set apart, load, prompts, verdict."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -103,6 +101,14 @@ def test_no_other_worker_leaves_its_clients_while_a_canary_is_behind_its_latch(c
             known(0).refused("42", Reason.SOURCE_NOT_FOUND), [], id="a refusal is let rest"
         ),
         pytest.param(apart(0).doing("load", "42"), [], id="a load under way is left to it"),
+        pytest.param(
+            make_worker(0).joining("41").probed("41").doing("stage", "7"),
+            ["stage 42 on policy-0"],
+            id="a slow read of a superseded version takes no time of the next one",
+        ),
+        pytest.param(
+            old(0).doing("stage", "40"), ["probe 41 on policy-0"], id="nor that of the baseline"
+        ),
     ],
 )
 def test_the_next_step_of_a_canary(first, done):
@@ -141,7 +147,6 @@ class TestBaselines:
 
         assert texts_of(taken.actions) == done
         assert taken.phase is RolloutPhase.PENDING
-        assert taken.note.startswith("policy-0 loads version 41 first, as the baseline")
 
     @pytest.mark.parametrize(
         "report",
@@ -173,10 +178,7 @@ class TestBaselines:
         assert "stage 42 on policy-0" in texts_of(STEP(make_view(lost)).actions)
         verdict = present(STEP(make_view(found)).verdict)
         assert verdict.passed
-        assert verdict.message == (
-            "canary policy-0 at version 42, without a baseline, since no worker can load the applied "
-            "version: finite logits; repetition 10%, limit 50%."
-        )
+        assert figures(verdict.message) == {42, 10, 50}
 
     def test_a_refusal_before_the_attempt_does_not_count_as_a_loss(self):
         lost = self.lagging.refused("41", Reason.SOURCE_NOT_FOUND, age_seconds=60)
@@ -265,7 +267,6 @@ def test_a_bad_verdict_gives_the_version_up(found, told_of):
     assert taken.problem.halt
     assert taken.problem.reason is ConditionReason.CANARY_REFUSED
     assert told_of in taken.problem.message
-    assert "No client got a token of this version" in taken.problem.message
 
 
 @pytest.mark.parametrize(
@@ -358,14 +359,6 @@ def test_a_canary_that_cannot_take_the_version_is_a_problem(first, halts):
     assert problem.halt is halts
 
 
-def test_a_canary_stages_the_version_also_while_it_stages_an_earlier_one():
-    """A slow read of a version that is superseded takes none of the time of the next one."""
-    reads = make_worker(0).joining("41").probed("41").doing("stage", "7")
-    taken = STEP(make_view(reads, old(1)))
-
-    assert texts_of(taken.actions) == ["stage 42 on policy-0"]
-
-
 def test_canaries_have_a_deadline():
     limit = 900 + 60 + 3 * 600
 
@@ -386,7 +379,6 @@ def test_without_a_candidate_the_rollout_waits():
 
     assert taken.phase is RolloutPhase.PENDING
     assert taken.problem is None
-    assert taken.note == "no worker is testing version 42"
 
 
 def test_if_all_canaries_die_the_time_to_judge_does_not_begin_again():
@@ -427,9 +419,7 @@ def test_a_version_is_abandoned_as_late_if_a_canary_had_its_time_or_canaries_die
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_worker_whose_prompts_on_the_applied_version_hang_gives_its_part_to_another(
-    others,
-):
+def test_a_worker_whose_prompts_on_the_applied_version_hang_gives_its_part_to_another(others):
     work = Operation(kind="probe", version="41", running_seconds=601)
     hangs = old(0).reporting(operation=work)
     given = {"phase": RolloutPhase.JUDGING, "phase_seconds": 1e6}
@@ -475,13 +465,6 @@ def test_a_canary_keeps_its_part_when_a_worker_before_it_comes_back():
     taken = STEP(make_view(known(0), known(1).staged("42"), trials=[trial(1)]))
 
     assert texts_of(taken.actions) == ["fence on policy-1"]
-
-
-def test_a_canary_that_reads_a_superseded_version_gets_the_calls_of_the_next_one():
-    """Else the version is abandoned as late, and no worker has had a call for it."""
-    reads = old(0).doing("stage", "40")
-
-    assert texts_of(STEP(make_view(reads, old(1))).actions) == ["probe 41 on policy-0"]
 
 
 @pytest.mark.parametrize(

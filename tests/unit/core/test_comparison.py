@@ -1,7 +1,5 @@
 """The files of a version that the fleet serves already are compared for its new WeightVersion."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -24,8 +22,6 @@ from tests.support.identities import (
 from fleet_operator.core.decision import Decision
 from fleet_operator.core.observed import Watched, WeightsView
 from fleet_worker.protocol import Reason
-from rlfleet_resources.conditions import condition_of
-from rlfleet_resources.reasons import ConditionType
 from rlfleet_resources.weights_status import RolloutPhase, WeightsStatus
 
 COMPARED = ["compare 40 on policy-0"]
@@ -51,14 +47,6 @@ class TestFilesOfAServedVersion:
     def _decided(self, wants: WeightsView, *workers: WorkerBuilder, **spec: Any) -> Decision:
         serving = workers or self.SERVING
         return decided(fleet_of(*serving, wants=wants, status=self.STATUS, **spec))
-
-    def test_one_worker_compares_the_files_before_the_version_is_ready(self):
-        decision = self._decided(asks("40", RUN_7))
-        (call,) = decision.worker_calls
-
-        assert (texts_of([call]), call.digest) == (COMPARED, None)
-        assert verdicts(decision) == ("RollingOut", None)
-        assert condition_of(decision.fleet.conditions, ConditionType.READY).status == "False"
 
     @pytest.mark.parametrize(
         ("before", "retry"),
@@ -107,7 +95,7 @@ class TestFilesOfAServedVersion:
 
     @pytest.mark.parametrize(("seconds", "is_ready"), [(5.0, True), (90.0, False)])
     def test_the_version_is_ready_when_a_worker_has_found_the_same_since_the_comparison_began(
-        self, seconds: float, is_ready: bool
+        self, seconds, is_ready
     ):
         workers = [self.SERVING[0].compared("40", seconds), *self.SERVING[1:]]
         decision = self._decided(self._begun(), *workers)
@@ -117,7 +105,7 @@ class TestFilesOfAServedVersion:
         assert decision.weights["wv-2"].files_unread == (not is_ready)
 
     @pytest.mark.parametrize("reason", [Reason.VERSION_REUSED, Reason.DIGEST_MISMATCH])
-    def test_other_files_are_reported_and_asked_for_again_at_one_worker_only(self, reason: Reason):
+    def test_other_files_are_reported_and_asked_for_again_at_one_worker_only(self, reason):
         wants = replace(asks("40", RUN_7), status=self.BEGUN)
         resting = self.SERVING[1].refused("40", reason, age_seconds=1)
         due = self.SERVING[1].refused("40", reason, age_seconds=30)
@@ -129,7 +117,7 @@ class TestFilesOfAServedVersion:
             assert texts_of(decision.worker_calls) == calls
 
     @pytest.mark.parametrize("reason", [Reason.SOURCE_ABSENT, Reason.SOURCE_NOT_FOUND])
-    def test_a_checkpoint_that_the_trainer_has_deleted_counts_as_the_same(self, reason: Reason):
+    def test_a_checkpoint_that_the_trainer_has_deleted_counts_as_the_same(self, reason):
         workers = [self.SERVING[0].refused("40", reason, age_seconds=1), *self.SERVING[1:]]
         decision = self._decided(self._begun(), *workers)
 
@@ -138,7 +126,7 @@ class TestFilesOfAServedVersion:
 
     @pytest.mark.parametrize("begun", [True, False])
     def test_a_digest_that_the_trainer_takes_back_before_all_serve_it_counts_for_nothing(
-        self, begun: bool
+        self, begun
     ):
         named = replace(asks("40", RUN_7, digest=D1), watched=self.WATCHED)
         named = replace(named, status=self.BEGUN) if begun else named
@@ -189,9 +177,7 @@ class TestFilesOfAServedVersion:
             assert texts_of(decision.worker_calls) == calls
 
     @pytest.mark.parametrize("fields", [{"source": {"path": RUN_8}}, {"digest": D2}])
-    def test_a_version_that_named_other_files_first_is_compared_when_it_names_its_own(
-        self, fields: dict[str, Any]
-    ):
+    def test_a_version_that_named_other_files_first_is_compared_when_it_names_its_own(self, fields):
         """Its WeightVersion began with an error, and the files were written over before."""
         first = asks("40", RUN_7, **fields)
         refused = self._decided(first)
@@ -201,17 +187,6 @@ class TestFilesOfAServedVersion:
 
         assert texts_of(decision.worker_calls) == COMPARED
         assert verdicts(decision) == ("RollingOut", None)
-
-    def test_a_comparison_of_before_does_not_count_after_the_version_named_other_files(self):
-        workers = [self.SERVING[0].compared("40", 30), *self.SERVING[1:]]
-        first = replace(
-            asks("40", RUN_8), status=self.BEGUN.model_copy(update={"files_unread": False})
-        )
-        refused = self._decided(first, *workers)
-        wants = replace(asks("40", RUN_7), status=refused.weights["wv-2"], watched=self.WATCHED)
-        decision = self._decided(wants, *workers)
-
-        assert texts_of(decision.worker_calls) == COMPARED
 
     def test_a_suspended_rollout_that_has_not_ended_is_not_compared(self):
         """It would be called without an end, since the phase is not Comparing."""

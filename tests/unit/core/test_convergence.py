@@ -4,8 +4,6 @@ Played are pods that start, become ready a moment after they are admitted, wait 
 drain and go. A fleet that fails is printed with its seed.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field, replace
 
@@ -176,7 +174,7 @@ class FakeFleet:
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_a_fleet_reaches_its_replicas(block: int) -> None:
+def test_a_fleet_reaches_its_replicas(block):
     for seed in range(block * FLEETS_PER_BLOCK, (block + 1) * FLEETS_PER_BLOCK):
         fleet = FakeFleet(seed)
         _, surge = unavailable_and_surge(fleet.spec.spec.update, fleet.replicas)

@@ -1,7 +1,5 @@
 """Nouns and verbs agree with their numbers."""
 
-from __future__ import annotations
-
 import pytest
 
 from fleet_operator.counts import agree, counted, counted_of

@@ -1,7 +1,5 @@
 """Everything about a fleet at once: the parts do not get into each other's way."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import NoReturn
 

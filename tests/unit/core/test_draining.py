@@ -1,7 +1,5 @@
 """Workers that are to go end their requests first."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 
@@ -70,6 +68,7 @@ class TestDrain:
             pytest.param(fenced(1), id="its requests run"),
             pytest.param(marked(up(1)).doing("fence"), id="its fence has just begun"),
             pytest.param(marked(up(1).paused("1")), id="it holds requests for a rollout"),
+            pytest.param(up(1).paused("1"), id="it does so before it is marked"),
             pytest.param(marked(up(1)).asked_to("apply 2"), id="a call is at work on it"),
             pytest.param(marked(up(1)).doing("load", "2"), id="it works on something"),
             pytest.param(marked(up(1)).silent(5), id="it has been silent for a moment"),
@@ -111,16 +110,6 @@ class TestDrain:
 
         assert isinstance(action, DeletePod)
         assert action.pod_uid == "uid-1"
-
-    def test_a_worker_that_does_not_serve_is_deleted_at_once(self):
-        made = plan(up(0), make_worker(1).joining("1").of_revision(TODAY), replicas=1)
-
-        assert texts_of(made.actions) == ["DeletePod policy-1"]
-
-    def test_a_worker_that_is_paused_for_a_rollout_is_not_marked(self):
-        made = plan(up(0).paused("1"), up(1).paused("1"), replicas=1, holds_requests=True)
-
-        assert made.actions == ()
 
     def test_a_mark_from_far_in_the_future_is_replaced(self):
         made = plan(up(0), marked(up(1), seconds_ago=-LATE_SECONDS - 1), replicas=1)
@@ -177,9 +166,6 @@ class TestChoice:
     def test_missing_ordinals_are_filled_from_below(self):
         assert texts_of(plan(up(2), up(3), replicas=3).actions) == ["CreatePod policy-0"]
 
-    def test_a_fleet_with_missing_ordinals_is_complete(self):
-        assert plan(up(0), up(4), replicas=2).actions == ()
-
 
 class TestUpdates:
     @pytest.mark.parametrize("update", [{"paused": True}, {"type": "OnDelete"}])
@@ -214,9 +200,6 @@ class TestUpdates:
         made = plan(*workers, update={"maxUnavailable": 0, "maxSurge": "26%"})
 
         assert texts_of(made.actions) == ["CreatePod policy-4", "CreatePod policy-5"]
-
-    def test_a_new_drain_timeout_replaces_no_worker(self):
-        assert plan(up(0), update={"drainTimeoutSeconds": 5}).actions == ()
 
 
 class TestBesideARollout:

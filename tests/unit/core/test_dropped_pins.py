@@ -1,7 +1,5 @@
 """A pin that the status has no room for leaves a mark, and its version needs `spec.digest` from then on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest
@@ -75,7 +73,7 @@ def message_after(marked: DroppedPins | None, version: str, **spec: str) -> str:
     return stalled.message
 
 
-def test_the_pin_that_makes_room_for_a_new_one_leaves_a_mark_in_the_same_status() -> None:
+def test_the_pin_that_makes_room_for_a_new_one_leaves_a_mark_in_the_same_status():
     old = [pin(str(n), f"/weights/{n}", D1) for n in range(300, 300 - MAX_PINNED, -1)]
     status = served("300", "/weights/300", D1).model_copy(update={"pinned": tuple(old)})
     workers = [
@@ -89,11 +87,11 @@ def test_the_pin_that_makes_room_for_a_new_one_leaves_a_mark_in_the_same_status(
 
 
 @pytest.mark.parametrize("version", ["41", "7", "step_41"])
-def test_a_version_at_or_below_the_mark_of_its_run_needs_a_digest(version: str) -> None:
+def test_a_version_at_or_below_the_mark_of_its_run_needs_a_digest(version):
     assert fleet_after(marks(("41", None)), version) == ("DigestRequired", "DigestRequired")
 
 
-def test_the_message_names_what_goes_back_to_such_a_version() -> None:
+def test_the_message_names_what_goes_back_to_such_a_version():
     """The digest alone is `RewindRefused`, and `rollbackTo` alone `DigestRequired`."""
     message = message_after(marks(("50", None)), "3")
     assert "rlfleet rollback 3 NAME --digest" in message
@@ -123,19 +121,17 @@ def test_the_message_names_what_goes_back_to_such_a_version() -> None:
         pytest.param(None, "41", None, id="nothing was dropped"),
     ],
 )
-def test_other_versions_need_none(
-    marked: DroppedPins | None, version: str, run: str | None
-) -> None:
+def test_other_versions_need_none(marked, version, run):
     assert fleet_after(marked, version, **({"runID": run} if run else {}))[1] is None
 
 
 @pytest.mark.parametrize("run", [None, "run-7"])
-def test_a_version_without_a_number_is_remembered_by_itself(run: str | None) -> None:
+def test_a_version_without_a_number_is_remembered_by_itself(run):
     spec = {"runID": run} if run else {}
     assert fleet_after(marks(("final", run)), "final", **spec)[1] == "DigestRequired"
 
 
-def test_a_version_with_a_pin_needs_no_digest() -> None:
+def test_a_version_with_a_pin_needs_no_digest():
     status = served("200", "/weights/200", D1)
     pins = (*status.pinned, pin("40", NEW, D2))
     update = {"pinned": pins, "dropped_pins": marks(("41", None))}
@@ -146,7 +142,7 @@ def test_a_version_with_a_pin_needs_no_digest() -> None:
     assert verdicts(decision)[1] is None
 
 
-def test_the_applied_version_needs_none_while_its_pin_is_unknown() -> None:
+def test_the_applied_version_needs_none_while_its_pin_is_unknown():
     status = served("200", "/weights/200", None).model_copy(
         update={"dropped_pins": marks(("300", None))}
     )
@@ -156,7 +152,7 @@ def test_the_applied_version_needs_none_while_its_pin_is_unknown() -> None:
     assert verdicts(decided(fleet_of(*workers, wants=wants, status=status)))[1] is None
 
 
-def test_adapters_have_marks_of_their_own() -> None:
+def test_adapters_have_marks_of_their_own():
     memory = with_marks(None, [adapter_pin("sql", "41"), pin("9", "/weights/9", D1)])
     found = {
         (adapter, number)
@@ -168,7 +164,7 @@ def test_adapters_have_marks_of_their_own() -> None:
     assert found == {("", 9), ("sql", 9), ("sql", 10), ("sql", 41)}
 
 
-def test_more_runs_than_have_a_place_are_remembered_too() -> None:
+def test_more_runs_than_have_a_place_are_remembered_too():
     memory: DroppedPins | None = None
     runs = [f"run-{n}" for n in range(3 * MAX_DROPPED_RUNS)]
     for run in runs:
@@ -185,14 +181,14 @@ def test_more_runs_than_have_a_place_are_remembered_too() -> None:
     assert not any(may_be_dropped(memory, WeightsId("1", run)) for run in fresh)
 
 
-def test_a_run_that_has_lost_its_place_is_not_free_again_with_its_next_mark() -> None:
+def test_a_run_that_has_lost_its_place_is_not_free_again_with_its_next_mark():
     memory = marks(*[(str(n), f"run-{n}") for n in range(MAX_DROPPED_RUNS + 1)])
     memory = with_marks(memory, [pin("0", "/weights/0", D1, "run-0")])
 
     assert may_be_dropped(memory, WeightsId("1", "run-0"))
 
 
-def test_a_run_that_continues_keeps_its_place() -> None:
+def test_a_run_that_continues_keeps_its_place():
     memory: DroppedPins | None = None
     for n in range(3 * MAX_DROPPED_RUNS):
         pins = [pin("5", "/weights/5", D1, f"run-{n}"), pin(str(n), "/weights/n", D1, "long")]
@@ -201,7 +197,7 @@ def test_a_run_that_continues_keeps_its_place() -> None:
     assert not may_be_dropped(memory, WeightsId("1000", "long"))
 
 
-def test_a_run_in_use_keeps_its_place_before_newer_ones() -> None:
+def test_a_run_in_use_keeps_its_place_before_newer_ones():
     """It may be slow, and other runs and adapters may be many. Without its mark each of its numbers needs a digest."""
     memory = with_marks(None, [pin("3", NEW, D1, "slow"), adapter_pin("slow", "3", "run-7")])
     status = served("4", NEW, D1, "slow").model_copy(update={"dropped_pins": memory})
@@ -221,7 +217,7 @@ def test_a_run_in_use_keeps_its_place_before_newer_ones() -> None:
         assert not may_be_dropped(each, WeightsId("4", "slow"))
 
 
-def test_the_runs_that_a_fleet_serves_and_wants_are_in_use() -> None:
+def test_the_runs_that_a_fleet_serves_and_wants_are_in_use():
     old = [pin("9", NEW, D1, f"run-{n}") for n in range(MAX_PINNED)]
     before = marks(("3", "slow"), *[("5", f"old-{n}") for n in range(MAX_DROPPED_RUNS - 1)])
     status = served("200", "/weights/200", D1, "slow")
@@ -241,7 +237,7 @@ def test_the_runs_that_a_fleet_serves_and_wants_are_in_use() -> None:
     assert not may_be_dropped(found.dropped_pins, WeightsId("4", "slow"))
 
 
-def test_a_run_without_its_mark_gets_the_remedy_that_works() -> None:
+def test_a_run_without_its_mark_gets_the_remedy_that_works():
     """A new version of it needs a digest as well."""
     lost = marks(*[("5", f"run-{n}") for n in range(MAX_DROPPED_RUNS + 1)])
     texts = [message_after(lost, "1000000", runID="run-0"), message_after(marks(("7", None)), "7")]
@@ -267,10 +263,8 @@ def all_of(names: Iterable[tuple[str, str, str | None]]) -> list[PinnedWeights]:
 @settings(max_examples=200)
 @given(st.lists(NAMES, max_size=8), st.lists(NAMES, max_size=8), NAMES)
 def test_what_was_dropped_stays_remembered_and_two_statuses_remember_what_both_do(
-    one: list[tuple[str, str, str | None]],
-    other: list[tuple[str, str, str | None]],
-    asked: tuple[str, str, str | None],
-) -> None:
+    one, other, asked
+):
     first, second = with_marks(None, all_of(one)), with_marks(None, all_of(other))
     both = joined(first, second)
     adapter, version, run = asked
@@ -286,7 +280,7 @@ def test_what_was_dropped_stays_remembered_and_two_statuses_remember_what_both_d
     assert again == both
 
 
-def test_pins_that_two_leaders_have_no_room_for_leave_marks_as_well() -> None:
+def test_pins_that_two_leaders_have_no_room_for_leave_marks_as_well():
     known = tuple(pin(str(n), f"/weights/{n}", D1) for n in range(MAX_PINNED, 0, -1))
     adapters = tuple(adapter_pin("sql", str(n)) for n in range(MAX_PINNED_ADAPTERS, 0, -1))
     base = FleetStatus(pinned=known, pinned_adapters=adapters)
@@ -308,7 +302,7 @@ def test_pins_that_two_leaders_have_no_room_for_leave_marks_as_well() -> None:
     }
 
 
-def test_the_largest_memory_fits_the_status() -> None:
+def test_the_largest_memory_fits_the_status():
     names = [pin(f"v{n}", "/weights/x", D1) for n in range(30_000)]
     runs = [pin(str(10**17), "/weights/x", D1, "r" * 60 + str(n)) for n in range(200)]
     memory = present(with_marks(None, [*names, *runs]))

@@ -1,7 +1,5 @@
 """The effect of a version: over all workers, and when it is worth a warning."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 
@@ -41,7 +39,7 @@ def up(ordinal: int, version: str = "2") -> WorkerBuilder:
     return make_worker(ordinal).serving(version)
 
 
-def test_the_status_has_the_smallest_and_largest_changed_share() -> None:
+def test_the_status_has_the_smallest_and_largest_changed_share():
     effect = status_of(up(0).changed(0.25), up(1).changed(0.125), up(2).changed(0.5)).effect
 
     assert effect is not None
@@ -51,7 +49,7 @@ def test_the_status_has_the_smallest_and_largest_changed_share() -> None:
     assert not effect.unchanged
 
 
-def test_the_status_has_the_way_of_each_load() -> None:
+def test_the_status_has_the_way_of_each_load():
     def loaded(ordinal: int, version: str = "2", **way: Any) -> WorkerBuilder:
         timings = SwapTimings(version=version, **way)
         return up(ordinal).changed(0.01).reporting(timings=timings)
@@ -65,7 +63,7 @@ def test_the_status_has_the_way_of_each_load() -> None:
     assert effect.why_full == "policy-2: the version is not in memory"
 
 
-def test_a_version_that_changes_nothing_gets_a_warning_and_serves() -> None:
+def test_a_version_that_changes_nothing_gets_a_warning_and_serves():
     before = WeightsStatus(desired_version="2", phase=RolloutPhase.RESUMING, started_at=NOW)
     weights = make_weights("2", status=before)
     status = status_of(*(up(n).changed(0.0) for n in range(3)), weights=weights)
@@ -81,7 +79,7 @@ def test_a_version_that_changes_nothing_gets_a_warning_and_serves() -> None:
     assert ready.status == "True"
 
 
-def test_the_warning_is_one_event_per_version() -> None:
+def test_the_warning_is_one_event_per_version():
     silent = status_of(up(0, "1"))
     warned = status_of(up(0).changed(0.0))
 
@@ -104,14 +102,14 @@ def test_the_warning_is_one_event_per_version() -> None:
         ),
     ],
 )
-def test_there_is_no_warning_for_an_effective_update(workers: list[WorkerBuilder]) -> None:
+def test_there_is_no_warning_for_an_effective_update(workers):
     status = status_of(*workers)
 
     assert condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED) is None
     assert status.effect is None or not status.effect.unchanged
 
 
-def test_the_same_files_under_the_next_version_of_a_run_get_a_warning() -> None:
+def test_the_same_files_under_the_next_version_of_a_run_get_a_warning():
     effect = present(status_of(up(0).changed(0.0, digest=ANOTHER_DIGEST)).effect)
 
     assert effect.unchanged
@@ -124,7 +122,7 @@ def test_the_same_files_under_the_next_version_of_a_run_get_a_warning() -> None:
         pytest.param(A_DIGEST, True, id="its files are others"),
     ],
 )
-def test_a_run_may_start_with_the_weights_of_another(digest: str, warned: bool) -> None:
+def test_a_run_may_start_with_the_weights_of_another(digest, warned):
     spec = make_weights("0").spec.model_copy(update={"run_id": "b"})
     worker = up(0, "0").changed(0.0, digest=digest, run_id="b", compared_with_run_id="a")
     effect = status_of(worker.reporting(run_id="b"), weights=make_weights("0", spec=spec)).effect
@@ -133,11 +131,11 @@ def test_a_run_may_start_with_the_weights_of_another(digest: str, warned: bool) 
     assert effect.unchanged is warned
 
 
-def test_the_effect_in_another_run_is_ignored() -> None:
+def test_the_effect_in_another_run_is_ignored():
     assert status_of(up(0).changed(0.25, run_id="b")).effect is None
 
 
-def test_workers_that_could_not_compare_are_counted_with_the_reason() -> None:
+def test_workers_that_could_not_compare_are_counted_with_the_reason():
     effect = status_of(up(0).changed(0.25), up(1).changed(None, why_not="padded experts")).effect
 
     assert effect is not None
@@ -146,7 +144,7 @@ def test_workers_that_could_not_compare_are_counted_with_the_reason() -> None:
     assert effect.min_changed_share == 0.25
 
 
-def test_the_effect_of_a_version_outlives_its_workers() -> None:
+def test_the_effect_of_a_version_outlives_its_workers():
     known = status_of(up(0).changed(0.25)).effect
     fleet = make_fleet(up(0), wants=make_weights("2"))
     desired = plan_rollout(fleet, now=NOW).desired
@@ -157,12 +155,5 @@ def test_the_effect_of_a_version_outlives_its_workers() -> None:
     assert effect_of(fleet, desired, another) is None
 
 
-def test_a_worker_on_the_previous_version_has_no_effect_of_the_next() -> None:
+def test_a_worker_on_the_previous_version_has_no_effect_of_the_next():
     assert status_of(up(0, "1").changed(0.25, since="0")).effect is None
-
-
-def test_one_worker_is_counted_in_the_singular() -> None:
-    status = status_of(up(0).changed(0.0))
-    warning = present(condition_of(status.conditions, ConditionType.WEIGHTS_UNCHANGED))
-
-    assert "(1 worker compared)" in warning.message

@@ -1,7 +1,5 @@
 """External fleets, one decision at a time: watch, admit new workers, fence those with another version."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -117,9 +115,7 @@ def test_different_versions_are_reported_with_their_workers():
     [(("group-a", "group-b"), "7", True), (("group-a", "group-a"), "6", False)],
     ids=["of two groups", "of two versions"],
 )
-def test_one_version_of_two_groups_has_the_remedy_of_a_common_text(
-    runs: tuple[str, str], version: str, named: bool
-) -> None:
+def test_one_version_of_two_groups_has_the_remedy_of_a_common_text(runs, version, named):
     """Another update alone leaves the workers in two runs."""
     one, other = runs
     workers = [

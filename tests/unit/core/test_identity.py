@@ -2,8 +2,6 @@
 and runs that count alike.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """WeightVersions that steer nothing: a status is computed once, and again only if it must change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -102,7 +100,7 @@ def stalled(status: WeightsStatus) -> tuple[ConditionReason, str]:
     return found.reason, found.message
 
 
-def test_a_decision_computes_no_status_that_would_say_the_same_again(computed: list[str]) -> None:
+def test_a_decision_computes_no_status_that_would_say_the_same_again(computed):
     first = crowded()
     fleet = after(first)
     assert len(computed) == MANY - 1 + 5 + 2
@@ -121,9 +119,7 @@ def test_a_decision_computes_no_status_that_would_say_the_same_again(computed: l
         pytest.param(lambda w: replace(w, unreadable="spec: x"), id="it cannot be read any more"),
     ],
 )
-def test_a_decision_computes_the_status_of_one_that_has_changed(
-    change: Any, computed: list[str]
-) -> None:
+def test_a_decision_computes_the_status_of_one_that_has_changed(change, computed):
     fleet = after(crowded())
     computed.clear()
     weights = list(fleet.weights)
@@ -135,7 +131,7 @@ def test_a_decision_computes_the_status_of_one_that_has_changed(
     assert computed == []
 
 
-def test_those_of_another_steering_weightversion_name_it(computed: list[str]) -> None:
+def test_those_of_another_steering_weightversion_name_it(computed):
     fleet = after(crowded())
     computed.clear()
     made = decided(replace(fleet, weights=fleet.weights[1:]))
@@ -143,7 +139,7 @@ def test_those_of_another_steering_weightversion_name_it(computed: list[str]) ->
     assert all("w1 is older" in stalled(made.weights[w.uid])[1] for w in fleet.weights[2:])
 
 
-def test_they_do_not_repeat_the_problems_of_the_fleet(computed: list[str]) -> None:
+def test_they_do_not_repeat_the_problems_of_the_fleet(computed):
     fleet = after(crowded())
     computed.clear()
     refused = Problem(
@@ -154,9 +150,7 @@ def test_they_do_not_repeat_the_problems_of_the_fleet(computed: list[str]) -> No
     assert stalled(made.weights["w0"]) == (ConditionReason.READ_REFUSED, "403")
 
 
-def test_a_fleet_without_a_decision_computes_no_status_that_would_say_the_same_again(
-    computed: list[str],
-) -> None:
+def test_a_fleet_without_a_decision_computes_no_status_that_would_say_the_same_again(computed):
     refused = Problem(
         part="pods", reason=ConditionReason.READ_REFUSED, message="403", concerns_weights=True
     )
@@ -181,7 +175,7 @@ def test_a_fleet_without_a_decision_computes_no_status_that_would_say_the_same_a
     assert computed == []
 
 
-def test_those_beyond_the_bound_say_so_and_the_fleet_counts_them() -> None:
+def test_those_beyond_the_bound_say_so_and_the_fleet_counts_them():
     fleet = after(crowded())
     assert [stalled(w.status)[0] for w in fleet.beyond] == [ConditionReason.TOO_MANY] * 2
     assert all(map(says_too_many, fleet.beyond))
@@ -197,9 +191,7 @@ def test_those_beyond_the_bound_say_so_and_the_fleet_counts_them() -> None:
     assert ready.reason is not ConditionReason.TOO_MANY
 
 
-def test_a_defect_in_one_is_reported_on_it_and_the_others_get_their_status(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_defect_in_one_is_reported_on_it_and_the_others_get_their_status(monkeypatch):
     refused = idle_weights.refused_status
 
     def raising(weights: WeightsView, *args: Any, **options: Any) -> WeightsStatus:

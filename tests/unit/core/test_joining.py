@@ -1,7 +1,5 @@
 """Workers with a closed latch: they load the version of the fleet, and open when no rollout forbids it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -215,9 +213,7 @@ class TestWorkerThatCannotJoin:
         assert problem.message.startswith("1 worker cannot join at version 42")
 
     @pytest.mark.parametrize("mixed", [False, True])
-    def test_a_worker_with_the_fallback_is_reported_where_it_may_not_join_with_it(
-        self, *, mixed: bool
-    ):
+    def test_a_worker_with_the_fallback_is_reported_where_it_may_not_join_with_it(self, *, mixed):
         broke = joining_worker(version="41").failed_to_load("42", age_seconds=5)
         problem = decide(broke, fallback="41", mixed=mixed).problem
 
@@ -255,9 +251,7 @@ class TestWorkerThatTakesTooLong:
         )
 
     @pytest.mark.parametrize(("kind", "seconds"), [("stage", 300), ("load", 100)])
-    def test_it_needs_attention_after_the_time_of_its_work_and_not_before(
-        self, kind: str, seconds: float
-    ):
+    def test_it_needs_attention_after_the_time_of_its_work_and_not_before(self, kind, seconds):
         serving, joins = make_worker(0).serving("42"), joining_worker(1).doing(kind, "42")
         in_time = self.decided(serving, joins.working_for(seconds))
         late = self.decided(serving, joins.working_for(seconds + 1))
@@ -274,7 +268,7 @@ class TestWorkerThatTakesTooLong:
 
     @pytest.mark.parametrize("version", ["41", "42"])
     def test_the_weightversion_is_stalled_by_the_first_workers_that_work_on_its_version(
-        self, version: str
+        self, version
     ):
         late = [joining_worker(n).doing("stage", version).working_for(301) for n in range(5)]
         of_fleet, of_weights = self.stalled(self.decided(*late))

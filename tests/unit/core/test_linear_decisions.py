@@ -3,8 +3,6 @@
 Counted in calls of functions, so that the speed of a machine has no part in it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -129,7 +127,7 @@ def calls_of(fleet: FleetObserved) -> int:
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_ten_times_the_workers_cost_ten_times_the_operations(situation: str) -> None:
+def test_ten_times_the_workers_cost_ten_times_the_operations(situation):
     phases = (RolloutPhase.STAGING, RolloutPhase.PAUSING, RolloutPhase.LOADING)
     for strategy, phase, late in product(STRATEGIES, phases, (False, True)):
         few = calls_of(observed(FEW, strategy, situation, phase, late=late))
@@ -142,7 +140,7 @@ def test_ten_times_the_workers_cost_ten_times_the_operations(situation: str) -> 
     ["no worker has the bytes", "all are staging", "all refuse the bytes", "all are joining"],
 )
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_with_max_staging_the_cost_is_linear(strategy: str, situation: str) -> None:
+def test_with_max_staging_the_cost_is_linear(strategy, situation):
     counts = []
     for many in (FEW, MANY):
         rollout = {"strategy": strategy, "maxStaging": "50%"}
@@ -152,7 +150,7 @@ def test_with_max_staging_the_cost_is_linear(strategy: str, situation: str) -> N
 
 
 @pytest.mark.parametrize("situation", ["all serve it", "all pods have failed", "all drain"])
-def test_the_cost_of_scaling_is_linear(situation: str) -> None:
+def test_the_cost_of_scaling_is_linear(situation):
     counts = []
     for many in (FEW, MANY):
         fleet = make_fleet(wants="42", replicas=many // 2)
@@ -172,7 +170,7 @@ def test_the_cost_of_scaling_is_linear(situation: str) -> None:
         ("all are joining", 46),
     ],
 )
-def test_equal_workers_are_evaluated_once(situation: str, calls_each: int) -> None:
+def test_equal_workers_are_evaluated_once(situation, calls_each):
     counts = []
     for many in (FEW, MANY):
         fleet = observed(many, "Synchronized", situation, RolloutPhase.RESUMING, late=False)
@@ -197,12 +195,12 @@ def with_adapters(many: int, slots: int) -> FleetObserved:
 
 
 @pytest.mark.parametrize("names", [6, 60], ids=["with slots", "without slots"])
-def test_ten_times_the_adapters_cost_ten_times_the_operations(names: int) -> None:
+def test_ten_times_the_adapters_cost_ten_times_the_operations(names):
     few, many = (calls_of(with_adapters(n, slots=n * 6 // names)) for n in (6, 60))
     assert many <= 10 * 1.1 * few, f"{few} calls for 6 adapters, {many} for 60"
 
 
-def test_a_decision_about_many_adapters_has_no_step_that_costs_more_than_a_quarter_of_it() -> None:
+def test_a_decision_about_many_adapters_has_no_step_that_costs_more_than_a_quarter_of_it():
     fleet = with_adapters(120, slots=64)
     steps, costs = deciding(fleet, default_image="image", now=NOW), list[int]()
     decision = None

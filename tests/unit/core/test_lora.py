@@ -1,7 +1,5 @@
 """LoRA adapters as desired state: calls to workers, admission and conditions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -142,14 +140,6 @@ class TestCalls:
 
         assert _plan(fleet).step.actions == ()
 
-    def test_base_weights_are_loaded_first(self):
-        base = make_weights("42")
-        fleet = _fleet(
-            _with(make_worker(0).serving("base")), wants=[base, _weights("7", applied="6")]
-        )
-
-        assert _calls(fleet) == ["stage 42 on policy-0"]
-
     def test_a_refusal_is_retried_after_ten_seconds(self):
         worker = _with(make_worker(0).serving("base"))
         early = _fleet(_refusing(worker, "7", age_seconds=9), wants=_weights("7"))
@@ -157,18 +147,6 @@ class TestCalls:
 
         assert _calls(early) == []
         assert _calls(later) == ["stage-adapter sql 7 on policy-0"]
-
-    @pytest.mark.parametrize("last", ["sql", "math"])
-    def test_two_refused_adapters_rest_and_are_both_reported(self, last):
-        first = "math" if last == "sql" else "sql"
-        worker = _refusing(_with(make_worker(0).serving("base")), "7", age_seconds=5, name=first)
-        worker = _refusing(worker, "7", age_seconds=0.1, name=last)
-        wants = [_weights("7"), _weights("7", adapter="math")]
-        fleet = _fleet(worker, wants=wants)
-        plans = [plan_lora(as_seen_by_lora(fleet, w.spec.adapter), w, now=NOW) for w in wants]
-
-        assert _calls(fleet) == []
-        assert [p.step.problem.reason for p in plans] == [ConditionReason.SOURCE_NOT_FOUND] * 2
 
     def test_an_unwanted_adapter_is_removed(self):
         serving = _with(make_worker(0).serving("base"), sql="6", old="3")
@@ -615,9 +593,7 @@ class TestFilesOfAServedVersion:
         assert (call.digest, call.stage_only) == (None, True)
 
     @pytest.mark.parametrize(("adapter", "is_compared"), [("sql", True), ("math", False)])
-    def test_the_version_is_applied_when_a_worker_has_found_the_same(
-        self, adapter: str, is_compared: bool
-    ):
+    def test_the_version_is_applied_when_a_worker_has_found_the_same(self, adapter, is_compared):
         fleet = self._fleet(
             self._serving(0).compared("7", 5.0, adapter=adapter), wants=self._begun()
         )

@@ -1,7 +1,5 @@
 """Adapters are named by run, version and digest, too: what is pinned, refused, and never admitted."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -129,9 +127,7 @@ class TestPins:
 
     @pytest.mark.parametrize("up_to", [None, 9], ids=["no mark", "its pin was dropped"])
     @pytest.mark.parametrize("staged", ["", D2], ids=["nothing is staged", "other files are"])
-    def test_a_recorded_version_without_a_pin_gets_that_of_its_record(
-        self, staged: str, up_to: int | None
-    ):
+    def test_a_recorded_version_without_a_pin_gets_that_of_its_record(self, staged, up_to):
         """A late write of a former leader may name a version whose pin the fleet has dropped since."""
         wants = asks(applied="7")
         applied = wants.status.applied.model_copy(update={"digest": D1})
@@ -263,40 +259,6 @@ class TestOtherBytes:
 
         assert texts_of(decision.worker_calls) == []
         assert (ready(decision), reason_of(decision)) == ("False", "VersionReused")
-
-
-class TestLeftovers:
-    def test_a_staged_adapter_without_a_weightversion_is_removed(self):
-        worker = has(make_worker(0).serving("base"), None, staged=D1)
-
-        assert texts_of(decided(fleet_of(worker, wants=None)).worker_calls) == [
-            "remove-adapter sql on policy-0"
-        ]
-
-    @pytest.mark.parametrize(
-        ("wants", "calls"),
-        [
-            pytest.param(
-                asks("6", applied="6"),
-                ["stage-adapter sql 6 on policy-0"],
-                id="the step back ends at the served version",
-            ),
-            pytest.param(asks("7", applied="6", suspend=True), [], id="it is wanted later"),
-            pytest.param(asks("7", applied="6"), ["adapter sql 7 on policy-0"], id="it is wanted"),
-        ],
-    )
-    def test_a_staged_version_is_dropped_once_the_goal_is_the_served_one(self, wants, calls):
-        worker = has(make_worker(0).serving("base"), D1, version="6")
-        held = Staged(
-            version="7", source=Source(path=PATH), digest=D2, size_bytes=1, in_memory=True
-        )
-        (serves,) = worker.view().state.adapters
-        worker = worker.reporting(adapters=(serves.model_copy(update={"staged": held}),))
-        pinned = (pin("6", D1), pin("7", D2))
-        decision = decided(fleet_of(worker, wants=wants, pinned=pinned))
-
-        assert texts_of(decision.worker_calls) == calls
-        assert ready(decision) == ("True" if wants.spec.version == "6" else "False")
 
 
 class TestReusedVersions:

@@ -1,12 +1,8 @@
 """A fragment of a pod template laid over a pod."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from fleet_operator.core.manifests.overlay import merge
 
@@ -47,39 +43,3 @@ MERGED: dict[str, tuple[Any, Any, Any]] = {
 @pytest.mark.parametrize(("base", "overlay", "merged"), MERGED.values(), ids=MERGED)
 def test_an_overlay_is_merged(base, overlay, merged):
     assert merge(base, overlay) == merged
-
-
-JSON = st.recursive(
-    st.none() | st.integers(0, 3) | st.sampled_from("abc"),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(("name", "x", "y", "mountPath")), inner, max_size=3)
-    ),
-    max_leaves=12,
-)
-
-
-@given(base=JSON)
-def test_an_object_merged_with_itself_is_unchanged(base):
-    assert merge(base, {}) == (base if isinstance(base, dict) else {})
-
-
-def names_twice(node) -> bool:
-    """Whether some list names a thing twice, which no API server takes."""
-    if isinstance(node, dict):
-        return any(names_twice(v) for v in node.values())
-    if not isinstance(node, list):
-        return False
-    for key in ("name", "mountPath"):
-        named = [str(n[key]) for n in node if isinstance(n, dict) and key in n]
-        if len(set(named)) < len(named):
-            return True
-    return any(names_twice(n) for n in node)
-
-
-@given(base=JSON, overlay=JSON)
-def test_merging_an_overlay_twice_equals_merging_it_once(base, overlay):
-    assume(not names_twice(base) and not names_twice(overlay))
-    once = merge(base, overlay)
-
-    assert merge(once, overlay) == once

@@ -1,7 +1,5 @@
 """One part of a decision that fails becomes a condition; the others go on, and so do pauses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -132,16 +130,6 @@ def test_pauses_of_an_external_fleet_belong_to_its_trainer(monkeypatch):
     management = {"roots": ["/weights"], "management": "External"}
 
     assert decided(make_fleet(paused(0), weights=management)).worker_calls == ()
-
-
-def test_a_condition_ends_with_its_problem():
-    fleet = make_fleet(make_worker(0).serving("base"))
-    problem = Problem(part="x", reason=ConditionReason.NAME_TAKEN, message="Service x is taken")
-    reported = decided(replace(fleet, problems=(problem,))).fleet
-
-    healed = decided(replace(fleet, status=reported)).fleet
-    assert condition_of(reported.conditions, ConditionType.STALLED)
-    assert condition_of(healed.conditions, ConditionType.STALLED) is None
 
 
 UNREADABLE = {"unreadable": "replicas: wrong type"}

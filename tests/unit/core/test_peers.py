@@ -1,7 +1,5 @@
 """`weights.peers`: which worker reads a version from which other one, and which reads the store."""
 
-from __future__ import annotations
-
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
@@ -72,19 +70,19 @@ def plan(
     return read, found
 
 
-def test_workers_read_from_the_one_that_holds_the_version() -> None:
+def test_workers_read_from_the_one_that_holds_the_version():
     read, found = plan(holder(0), worker(1), worker(2))
     assert read == {1: [0], 2: [0]}
     assert found.store_readers == 1
 
 
-def test_a_worker_serves_a_few_others_and_the_rest_waits() -> None:
+def test_a_worker_serves_a_few_others_and_the_rest_waits():
     read, found = plan(holder(0), *(worker(n) for n in range(1, FAN_OUT + 3)))
     assert [n for n, peers in read.items() if peers] == list(range(1, FAN_OUT + 1))
     assert found.waiting == {uid(FAN_OUT + 1), uid(FAN_OUT + 2)}
 
 
-def test_readers_that_read_already_count() -> None:
+def test_readers_that_read_already_count():
     reading = [worker(n, reads_from=uid(0)).doing("stage", "42") for n in range(2, 2 + FAN_OUT)]
     views = [each.view() for each in (holder(0), worker(1), *reading)]
     call = worker_calls.stage(views[1], GOAL, Rollout(), reason="test")
@@ -94,7 +92,7 @@ def test_readers_that_read_already_count() -> None:
 
 
 @pytest.mark.parametrize("gone", ["silent", "going", "quarantined", "not_running"])
-def test_readers_that_have_gone_do_not_count(gone: str) -> None:
+def test_readers_that_have_gone_do_not_count(gone):
     reading = [worker(n, reads_from=uid(0)).doing("stage", "42") for n in range(2, 2 + FAN_OUT)]
     lost = [getattr(each, gone)(*([PROBE_SECONDS] if gone == "silent" else [])) for each in reading]
     views = [each.view() for each in (holder(0), worker(1), *lost)]
@@ -104,19 +102,19 @@ def test_readers_that_have_gone_do_not_count(gone: str) -> None:
     assert found.waiting == set()
 
 
-def test_the_same_node_comes_first_and_then_the_one_with_the_fewest_readers() -> None:
+def test_the_same_node_comes_first_and_then_the_one_with_the_fewest_readers():
     near = holder(1).on_node("node-3")
     assert plan(holder(0), near, worker(3))[0] == {3: [1]}
     assert plan(holder(0), holder(1), worker(2), worker(3))[0] == {2: [0], 3: [1]}
 
 
-def test_the_zone_comes_before_the_number_of_readers() -> None:
+def test_the_zone_comes_before_the_number_of_readers():
     reading = worker(3, reads_from=uid(1)).doing("stage", "42")
     near = [each.in_zone("b") for each in (holder(1), worker(2), reading)]
     assert plan(holder(0).in_zone("a"), *near)[0][2] == [1]
 
 
-def test_a_worker_waits_for_its_zone_and_reads_across_only_if_no_worker_there_serves_it() -> None:
+def test_a_worker_waits_for_its_zone_and_reads_across_only_if_no_worker_there_serves_it():
     full = [worker(n, reads_from=uid(1)).doing("stage", "42") for n in range(3, 3 + FAN_OUT)]
     zone = [each.in_zone("b") for each in (holder(1), worker(2), *full)]
     read, found = plan(holder(0).in_zone("a"), *zone)
@@ -128,7 +126,7 @@ def test_a_worker_waits_for_its_zone_and_reads_across_only_if_no_worker_there_se
     assert plan(holder(0).in_zone("a"), *refused)[0] == {2: [0]}
 
 
-def test_one_worker_of_each_zone_reads_the_store() -> None:
+def test_one_worker_of_each_zone_reads_the_store():
     zones = ("a", "a", "b", "b", "")
     fleet = [worker(n).in_zone(zone) for n, zone in enumerate(zones)]
     assert calls_of(*fleet) == {"policy-0": (), "policy-2": (), "policy-4": ()}
@@ -141,7 +139,7 @@ def zone_b(*workers: WorkerBuilder) -> list[WorkerBuilder]:
     return [each.in_zone("b") for each in workers]
 
 
-def test_one_worker_of_a_zone_reads_across_and_the_others_wait_for_it() -> None:
+def test_one_worker_of_a_zone_reads_across_and_the_others_wait_for_it():
     far = [holder(n).in_zone("a") for n in range(4)]
     read, found = plan(*far, *zone_b(*(worker(n) for n in range(4, 14))))
     assert [n for n, peers in read.items() if peers] == [4]
@@ -157,7 +155,7 @@ def calls_next_to(first: WorkerBuilder) -> tuple[list[str], AbstractSet[str]]:
 
 
 @pytest.mark.parametrize("begins", ["at the store", "across", "called"])
-def test_no_worker_reads_across_while_another_one_of_its_zone_begins(begins: str) -> None:
+def test_no_worker_reads_across_while_another_one_of_its_zone_begins(begins):
     """Each zone's first reader begins at the store, and the answer of one zone comes before another's."""
     first = {
         "at the store": worker(1).doing("stage", "42"),
@@ -177,24 +175,24 @@ def test_no_worker_reads_across_while_another_one_of_its_zone_begins(begins: str
     ],
     ids=["another version", "it serves nothing for long", "it is out", "it has no port"],
 )
-def test_a_worker_that_will_not_serve_soon_keeps_none_waiting(other: WorkerBuilder) -> None:
+def test_a_worker_that_will_not_serve_soon_keeps_none_waiting(other):
     assert calls_next_to(other) == ([uid(0)], set())
 
 
-def test_a_worker_that_ignores_its_calls_keeps_none_waiting() -> None:
+def test_a_worker_that_ignores_its_calls_keeps_none_waiting():
     deaf = worker(1).ignoring("stage 42")
     read, _ = plan(holder(0).in_zone("a"), *zone_b(deaf, worker(2)))
     assert read == {1: [0], 2: [0]}
 
 
-def test_without_a_digest_all_read_the_store_in_turn() -> None:
+def test_without_a_digest_all_read_the_store_in_turn():
     read, found = plan(holder(0), worker(1), worker(2), goal=target("42"))
     assert read == {1: [], 2: []}
     assert found.waiting == set()
     assert found.store_readers == 1
 
 
-def test_a_comparison_of_files_reads_the_files() -> None:
+def test_a_comparison_of_files_reads_the_files():
     assert plan(holder(0), worker(1), kind=CompareFiles)[0] == {1: []}
 
 
@@ -211,13 +209,13 @@ def test_a_comparison_of_files_reads_the_files() -> None:
     ],
     ids=["silent", "deleted", "quarantined", "draining", "not running", "other bytes", "no port"],
 )
-def test_others_do_not_read_from_a_worker_that_may_not_serve(gone: WorkerBuilder) -> None:
+def test_others_do_not_read_from_a_worker_that_may_not_serve(gone):
     read, found = plan(gone, worker(1))
     assert read[1] == []
     assert found.waiting == set()
 
 
-def test_a_worker_that_refused_all_peers_reads_the_store() -> None:
+def test_a_worker_that_refused_all_peers_reads_the_store():
     read, found = plan(holder(0), holder(1), refusing(2, 0, 1), refusing(3, 0))
     assert read == {2: [], 3: [1]}
     assert found.waiting == set()
@@ -238,15 +236,15 @@ def calls_of(
     }
 
 
-def test_without_the_field_all_read_the_store_at_once() -> None:
+def test_without_the_field_all_read_the_store_at_once():
     assert calls_of(holder(0), worker(1), enabled=False) == {"policy-0": (), "policy-1": ()}
 
 
-def test_one_worker_reads_the_store_and_the_others_wait_for_it() -> None:
+def test_one_worker_reads_the_store_and_the_others_wait_for_it():
     assert calls_of(worker(0), worker(1), worker(2)) == {"policy-0": ()}
 
 
-def test_others_read_while_the_first_one_still_reads_the_store() -> None:
+def test_others_read_while_the_first_one_still_reads_the_store():
     first = holder(0).doing("stage", "42")
     assert calls_of(first, worker(1), worker(2)) == {
         "policy-1": (uid(0),),
@@ -254,20 +252,20 @@ def test_others_read_while_the_first_one_still_reads_the_store() -> None:
     }
 
 
-def test_a_worker_that_joins_reads_the_applied_version_from_a_member() -> None:
+def test_a_worker_that_joins_reads_the_applied_version_from_a_member():
     member = make_worker(0).serving("42").reporting(digest=A_DIGEST)
     member = member.reporting(peers=PeerState(port=8083, serves=(A_DIGEST,)))
     new = make_worker(1).joining("base").reporting(peers=PeerState(port=8083))
     assert calls_of(member, new) == {"policy-1": (uid(0),)}
 
 
-def test_a_worker_that_reads_from_a_peer_takes_no_place_at_the_store() -> None:
+def test_a_worker_that_reads_from_a_peer_takes_no_place_at_the_store():
     reading = worker(1, reads_from=uid(0)).doing("stage", "42")
     assert calls_of(holder(0).silent(), reading, refusing(2, 0)) == {"policy-2": ()}
 
 
 @pytest.mark.parametrize("rate", [10_000_000, "10000000", "10M", "10.5Mi", "1G", "2Ti"])
-def test_a_limit_leaves_each_reader_twice_the_least_speed(rate: int | str) -> None:
+def test_a_limit_leaves_each_reader_twice_the_least_speed(rate):
     found = PeerSettings(bytes_per_second=rate).bytes_per_second
     least = peer_server._MOST_CONNECTIONS * peer_files.LEAST_BYTES_PER_SECOND
 
@@ -276,12 +274,12 @@ def test_a_limit_leaves_each_reader_twice_the_least_speed(rate: int | str) -> No
 
 
 @pytest.mark.parametrize("rate", [9_999_999, "9M", "9999999", "9.9Mi", "500k", "64Ki"])
-def test_a_limit_below_that_is_refused(rate: int | str) -> None:
+def test_a_limit_below_that_is_refused(rate):
     with pytest.raises(ValidationError):
         PeerSettings(bytes_per_second=rate)
 
 
-def test_the_note_names_a_few_of_the_readers() -> None:
+def test_the_note_names_a_few_of_the_readers():
     reading = [worker(n, reads_from=uid(0)).view() for n in range(1, 6)]
     first = "policy-1 from policy-0, policy-2 from policy-0, policy-3 from policy-0"
     assert (
@@ -290,14 +288,14 @@ def test_the_note_names_a_few_of_the_readers() -> None:
     assert messages.peers_told([holder(0).view()]) == ""
 
 
-def test_the_note_names_a_peer_that_serves_other_bytes_and_what_to_do() -> None:
+def test_the_note_names_a_peer_that_serves_other_bytes_and_what_to_do():
     told = messages.peers_told([holder(0).view(), refusing(1, 0).view()])
     wanted = "peers with other bytes: policy-0 (DigestMismatch on policy-1); delete the pod"
     assert told == wanted
     assert messages.peers_told([worker(0).view(), refusing(1, 0).view()]) == ""
 
 
-def test_the_note_names_a_peer_that_serves_and_that_others_cannot_read() -> None:
+def test_the_note_names_a_peer_that_serves_and_that_others_cannot_read():
     lost = RefusedPeer(
         pod_uid=uid(0), digest=A_DIGEST, reason=Reason.PEER_UNREADABLE, message="expired"
     )
@@ -308,7 +306,7 @@ def test_the_note_names_a_peer_that_serves_and_that_others_cannot_read() -> None
     assert messages.peers_told([worker(0).view(), *others]) == "", "it has ended, as others do"
 
 
-def test_a_worker_without_peers_has_not_failed_and_gets_another_call_in_a_second() -> None:
+def test_a_worker_without_peers_has_not_failed_and_gets_another_call_in_a_second():
     lost = refusing(1, 0).refused("42", Reason.PEER_UNREADABLE, age_seconds=0.5).view()
     assert failure_of(lost, GOAL) is None
     assert failed_lately(lost, GOAL)

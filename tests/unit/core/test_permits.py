@@ -1,7 +1,5 @@
 """A worker gets its last wish that all permits allow, and every other wish has a reason."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

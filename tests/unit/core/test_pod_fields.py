@@ -1,7 +1,5 @@
 """Kubernetes' fields of a fleet reach the pod unchanged."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -216,12 +214,6 @@ def test_a_worker_uses_the_devices_that_the_pod_claims():
 
     assert made["resources"] == {"limits": {"memory": "8Gi"}, "requests": {}, "claims": claims}
     assert "claims" not in worker()["resources"]
-
-
-def test_a_worker_gets_no_service_account_token():
-    assert (
-        pod(pod={"serviceAccountName": "trainer"})["spec"]["automountServiceAccountToken"] is False
-    )
 
 
 @pytest.mark.parametrize("field", sorted(PLACEMENT))

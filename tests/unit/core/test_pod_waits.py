@@ -1,7 +1,5 @@
 """A pod that waits for what the cluster may still bring is progress until a deadline has passed."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 import pytest
@@ -132,32 +130,6 @@ class TestRolloutsBesideAGatedPod:
 
     def applied_to(self, made) -> list[str]:
         return [c.pod_name for c in made.worker_calls if isinstance(c, Apply)]
-
-    @pytest.mark.parametrize("seconds", [10, 1e6])
-    def test_the_other_workers_swap_one_by_one(self, seconds):
-        gated = waits(3, GATE, since=ago(seconds))
-        rollout = {"strategy": "Rolling", "maxUnavailable": "25%"}
-        staged = [up(n).serving("41").staged("42") for n in range(3)]
-        made = self.decided(*staged, gated, phase=RolloutPhase.STAGING, rollout=rollout)
-        assert self.applied_to(made) == ["policy-0"]
-
-        on_its_way = [up(0).serving("41").asked_to("apply 42"), *staged[1:]]
-        made = self.decided(*on_its_way, gated, phase=RolloutPhase.LOADING, rollout=rollout)
-        assert self.applied_to(made) == []
-
-    def test_a_gated_pod_does_not_make_a_rollout_late(self):
-        gated = waits(3, GATE, since=ago(1e6))
-        for strategy in ("Rolling", "InFlight", "Synchronized", "Canary"):
-            serving = [up(n).serving("42") for n in range(3)]
-            given = {"strategy": strategy, "canary": {"then": "Rolling"}}
-            made = self.decided(
-                *serving, gated, phase=RolloutPhase.LOADING, seconds=1e6, rollout=given
-            )
-            (weights,) = made.weights.values()
-            assert condition_of(made.fleet.conditions, ConditionType.STALLED) is None
-            assert condition_of(weights.conditions, ConditionType.STALLED) is None
-            assert weights.phase is RolloutPhase.APPLIED
-            assert present(made.fleet.applied).version == "42"
 
     def test_workers_missing_for_another_reason_are_unavailable(self):
         workers = [up(0).serving("41").staged("42"), waits(1, GATE), waits(2, NODE)]

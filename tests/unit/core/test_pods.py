@@ -1,7 +1,5 @@
 """The worker pod of a fleet: what is in it, what an overlay may change, when it is out of date."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from typing import Any
@@ -90,8 +88,9 @@ def test_a_pod_meets_the_restricted_pod_security_standard():
     assert worker["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_a_worker_has_no_access_to_the_api_server():
-    assert pod()["spec"]["automountServiceAccountToken"] is False
+@pytest.mark.parametrize("fields", [{}, {"pod": {"serviceAccountName": "trainer"}}], ids=str)
+def test_a_worker_has_no_access_to_the_api_server(fields):
+    assert pod(**fields)["spec"]["automountServiceAccountToken"] is False
 
 
 def test_service_links_are_disabled():

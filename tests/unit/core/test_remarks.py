@@ -1,7 +1,5 @@
 """The operator reports once what workers ignore or cast in the files of a version."""
 
-from __future__ import annotations
-
 import itertools
 
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker
@@ -45,7 +43,7 @@ def events(before: WeightsStatus, after: WeightsStatus) -> list[str]:
     return [e.message for e in weights_events(before, after) if e.reason == "Remarks"]
 
 
-def test_the_remarks_of_the_served_version_are_a_condition_and_the_fleet_is_ready() -> None:
+def test_the_remarks_of_the_served_version_are_a_condition_and_the_fleet_is_ready():
     workers = serving(0, "2", DEFAULTS), serving(1, "2", DEFAULTS, CAST), serving(2, "2")
     status = status_of(*workers, version="2")
     found = condition_of(status.conditions, ConditionType.REMARKS)
@@ -60,11 +58,11 @@ def test_the_remarks_of_the_served_version_are_a_condition_and_the_fleet_is_read
     assert status.phase is RolloutPhase.APPLIED
 
 
-def test_a_version_without_remarks_has_no_such_condition() -> None:
+def test_a_version_without_remarks_has_no_such_condition():
     assert remarks_in(status_of(serving(0, "2"), version="2")) is None
 
 
-def test_the_versions_of_a_run_have_one_event() -> None:
+def test_the_versions_of_a_run_have_one_event():
     silent = status_of(serving(0, "1"), version="1")
     first = status_of(serving(0, "2", CAST), version="2", before=silent)
     between = status_of(serving(0, "2", CAST).staged("3"), version="3", before=first)
@@ -78,11 +76,11 @@ def test_the_versions_of_a_run_have_one_event() -> None:
     assert [remarks_in(step) is not None for step in steps] == [False, *[True] * 4, False]
 
 
-def test_a_worker_of_an_earlier_release_says_nothing() -> None:
+def test_a_worker_of_an_earlier_release_says_nothing():
     assert remarks_in(status_of(serving(0, "2"), serving(1, "2", CAST), version="2")) == CAST
 
 
-def test_remarks_on_base_weights_are_not_those_of_an_adapter() -> None:
+def test_remarks_on_base_weights_are_not_those_of_an_adapter():
     fleet = make_fleet(serving(0, "2", CAST), wants=make_weights("2"))
     (worker,) = as_seen_by_lora(fleet, "sql").workers
 

@@ -1,7 +1,5 @@
 """Times at which the operator retries after a refusal."""
 
-from __future__ import annotations
-
 import pytest
 from tests.support.builders import make_worker
 
@@ -20,9 +18,7 @@ from fleet_worker.protocol import Failure, Reason
         (Reason.SOURCE_NOT_READY, 2, 2),
     ],
 )
-def test_a_worker_is_called_again_at_its_retry_after_within_limits(
-    reason: Reason, asked_for: float | None, seconds: float
-) -> None:
+def test_a_worker_is_called_again_at_its_retry_after_within_limits(reason, asked_for, seconds):
     failure = Failure(
         version="42", reason=reason, message="x", age_seconds=0.25, retry_after_seconds=asked_for
     )

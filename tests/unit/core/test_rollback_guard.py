@@ -1,7 +1,5 @@
 """Within one run numeric versions only grow, unless the trainer allows a rollback."""
 
-from __future__ import annotations
-
 import pytest
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker, target
 from tests.support.identities import D1
@@ -168,7 +166,7 @@ def pinned(*versions: str, run: str | None = "run-7", dropped_up_to: int | None 
         pytest.param("50", pinned("final", dropped_up_to=100), "100", id="a number without a pin"),
     ],
 )
-def test_a_name_in_between_hides_no_older_version(version: str, pins: Pins, number: str):
+def test_a_name_in_between_hides_no_older_version(version, pins, number):
     applied = "last" if pins.entries[0].version == "last" else "final"
     problem = present(rollback_problem(asks(version), reached(applied), pins))
 
@@ -191,7 +189,7 @@ def test_a_name_in_between_hides_no_older_version(version: str, pins: Pins, numb
         ),
     ],
 )
-def test_a_version_that_is_not_older_is_accepted_after_a_name(version: str, pins: Pins):
+def test_a_version_that_is_not_older_is_accepted_after_a_name(version, pins):
     assert rollback_problem(asks(version), reached("final"), pins) is None
 
 

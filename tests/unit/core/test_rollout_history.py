@@ -1,7 +1,5 @@
 """The history keeps how each rollout ended, why, and at whose request."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import replace
 from datetime import timedelta
@@ -82,7 +80,7 @@ DELAYED = (
 """The workers, not the version. A worker that answers a call and does nothing has not read the files."""
 
 
-def test_every_reason_of_a_problem_of_a_rollout_says_whether_it_refuses_the_version() -> None:
+def test_every_reason_of_a_problem_of_a_rollout_says_whether_it_refuses_the_version():
     named = set[str]()
     for source in Path(core.__file__).parent.rglob("*.py"):
         for part in ast.walk(ast.parse(source.read_text())):
@@ -99,7 +97,7 @@ def test_every_reason_of_a_problem_of_a_rollout_says_whether_it_refuses_the_vers
 
 @pytest.mark.parametrize("version", ["3", "1"], ids=["replaced", "taken back"])
 @pytest.mark.parametrize("reason", [ConditionReason(each) for each in REFUSED])
-def test_a_version_that_was_refused_stays_refused(reason: ConditionReason, version: str) -> None:
+def test_a_version_that_was_refused_stays_refused(reason, version):
     status = decided(stalled(reason, "policy-0 refuses it"), version)
     entry = last_but_the_present(status)
 
@@ -108,7 +106,7 @@ def test_a_version_that_was_refused_stays_refused(reason: ConditionReason, versi
     assert status.superseded_versions == 0
 
 
-def test_the_bytes_that_workers_have_read_are_counted_when_the_version_is_applied() -> None:
+def test_the_bytes_that_workers_have_read_are_counted_when_the_version_is_applied():
     def worker(
         number: int, version: str, read_bytes: int | None, peer_bytes: int | None = None
     ) -> WorkerBuilder:
@@ -141,7 +139,7 @@ def test_the_bytes_that_workers_have_read_are_counted_when_the_version_is_applie
     assert decided(applied, "3").store_reads is None
 
 
-def test_every_refusal_of_a_worker_that_becomes_a_reason_counts() -> None:
+def test_every_refusal_of_a_worker_that_becomes_a_reason_counts():
     shared = {r for r in ConditionReason if r.value in {each.value for each in Reason}}
 
     assert shared <= set(REFUSED)
@@ -177,9 +175,7 @@ def test_every_refusal_of_a_worker_that_becomes_a_reason_counts() -> None:
         pytest.param(under_way(), "", "", id="nothing is known"),
     ],
 )
-def test_a_version_on_its_way_is_superseded_and_its_last_reason_stays(
-    status: WeightsStatus, reason: str, message: str
-) -> None:
+def test_a_version_on_its_way_is_superseded_and_its_last_reason_stays(status, reason, message):
     after = decided(status, "3")
     entry = last_but_the_present(after)
 
@@ -189,7 +185,7 @@ def test_a_version_on_its_way_is_superseded_and_its_last_reason_stays(
     assert after.superseded_versions == 1
 
 
-def test_a_refusal_is_recorded_without_the_problems_of_the_operator() -> None:
+def test_a_refusal_is_recorded_without_the_problems_of_the_operator():
     refused = stalled(ConditionReason.CHECKPOINT_TRUNCATED, "a file is short")
     problem = Problem(part="x", reason=ConditionReason.WRITE_REFUSED, message="no right to write")
     status = with_problems(refused, refused.conditions, [problem], generation=1, now=BEGAN)
@@ -198,7 +194,7 @@ def test_a_refusal_is_recorded_without_the_problems_of_the_operator() -> None:
     assert (entry.result, entry.message) == ("Refused", "a file is short")
 
 
-def test_a_status_that_cannot_be_read_refuses_no_version() -> None:
+def test_a_status_that_cannot_be_read_refuses_no_version():
     """Only its pins do, and they have a reason of their own."""
     status = under_way(condition(ConditionType.READY, ConditionReason.ROLLING_OUT, "0 of 2"))
     entry = UnreadEntry(within="history", number=0, raw={"version": "3", "result": "Skipped"})
@@ -210,14 +206,14 @@ def test_a_status_that_cannot_be_read_refuses_no_version() -> None:
 
 
 @pytest.mark.parametrize("reason", [ConditionReason.ROLLING_OUT, ConditionReason.DIGEST_MISMATCH])
-def test_a_long_message_fits(reason: ConditionReason) -> None:
+def test_a_long_message_fits(reason):
     kind = ConditionType.STALLED if reason in REFUSED else ConditionType.READY
     entry = last_but_the_present(decided(under_way(condition(kind, reason, "x" * 3000)), "3"))
 
     assert len(entry.message) <= MAX_MESSAGE_CHARACTERS
 
 
-def test_the_writer_is_that_of_the_version_when_its_rollout_began() -> None:
+def test_the_writer_is_that_of_the_version_when_its_rollout_began():
     """Others may own the field later, as a repository that applies the same version."""
     began = decided(WeightsStatus(), "2", by="trainer")
     then = decided(began, "2", by="argocd")
@@ -230,14 +226,14 @@ def test_the_writer_is_that_of_the_version_when_its_rollout_began() -> None:
     assert after.requested_by == "rlfleet-cli"
 
 
-def test_a_superseded_version_names_the_writer_of_the_one_that_replaced_it() -> None:
+def test_a_superseded_version_names_the_writer_of_the_one_that_replaced_it():
     entry = last_but_the_present(decided(under_way(), "3", by="sweep-7"))
 
     assert entry.result == "Superseded"
     assert "version 3 of writer sweep-7" in entry.message
 
 
-def test_a_halt_keeps_its_message() -> None:
+def test_a_halt_keeps_its_message():
     wants = replace(make_weights("2", status=under_way()), requested_by="x")
     broke = make_worker(0).joining("1").failed_to_load("2")
     (entry,) = looked_at(wants, broke, make_worker(1).paused("1").staged("2")).history

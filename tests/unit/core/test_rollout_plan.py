@@ -1,7 +1,5 @@
 """The weights that a fleet should serve, and the effects of abandoning a version."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 
@@ -66,15 +64,6 @@ def test_the_problem_is_kept_during_the_rollback():
     assert made.step.problem is not None
     assert made.step.problem.halt
     assert made.step.failed == ("policy-0", "policy-1")
-
-
-def test_an_abandoned_version_stays_so_in_its_generation():
-    halted = since(10, RolloutPhase.HALTED)
-    made = plan(make_worker(0).serving("41"), status=halted)
-
-    assert made.halted
-    assert made.step.actions == ()
-    assert made.step.phase is RolloutPhase.APPLIED
 
 
 def test_the_reason_is_kept_when_a_joining_worker_has_another_problem():

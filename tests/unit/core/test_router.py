@@ -1,7 +1,5 @@
 """The router of a fleet: its objects, its view of the workers, and what the status shows of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -198,8 +196,8 @@ def command_of(folder: Path, worker: Worker, before: str = "") -> tuple[list[str
 
 @pytest.mark.parametrize(("dual", "host"), [(True, "::"), (False, "0.0.0.0")])
 def test_a_router_listens_on_the_addresses_of_all_families_that_its_kernel_has(
-    tmp_path: Path, dual: bool, host: str
-) -> None:
+    tmp_path, dual, host
+):
     before = f"import socket; socket.has_dualstack_ipv6 = lambda: {dual}\n"
     with a_worker(asked=0) as worker:
         command, environment = command_of(tmp_path, worker, before)
@@ -210,7 +208,7 @@ def test_a_router_listens_on_the_addresses_of_all_families_that_its_kernel_has(
     assert len(given) == len(command) - 3
 
 
-def test_a_router_starts_when_a_worker_is_ready(tmp_path: Path) -> None:
+def test_a_router_starts_when_a_worker_is_ready(tmp_path):
     with a_worker(asked=1) as worker:
         command, environment = command_of(tmp_path, worker)
         written_by(command, env=environment, timeout=30)
@@ -218,7 +216,7 @@ def test_a_router_starts_when_a_worker_is_ready(tmp_path: Path) -> None:
         assert worker.left == -1
 
 
-def test_a_router_that_waits_for_a_worker_ends_when_its_pod_is_deleted(tmp_path: Path) -> None:
+def test_a_router_that_waits_for_a_worker_ends_when_its_pod_is_deleted(tmp_path):
     with a_worker(asked=1000) as worker:
         command, environment = command_of(tmp_path, worker)
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as waiting:

@@ -1,7 +1,5 @@
 """A version with the files of an earlier one is reported from the digests alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -57,9 +55,7 @@ def twin(version: str, of: str, run: str | None = None) -> PinnedWeights:
 
 
 @pytest.mark.parametrize("run", [None, RUN])
-def test_files_of_another_version_of_the_run_are_reported_before_they_are_loaded(
-    run: str | None,
-) -> None:
+def test_files_of_another_version_of_the_run_are_reported_before_they_are_loaded(run):
     wants = asks("15", PATH, **({"runID": run} if run else {}))
     status = served("13", PATH, D1, run)
     decision = decided(fleet_of(*staged("15", D1, run=run), wants=wants, status=status))
@@ -82,9 +78,7 @@ def test_files_of_another_version_of_the_run_are_reported_before_they_are_loaded
         pytest.param(pin("13", PATH, D1), D1, RUN, id="those of no run"),
     ],
 )
-def test_other_files_and_those_of_another_run_are_an_update(
-    known: PinnedWeights, digest: str, run: str | None
-) -> None:
+def test_other_files_and_those_of_another_run_are_an_update(known, digest, run):
     wants = asks("15", PATH, **({"runID": run} if run else {}))
     workers = [
         holds(has(make_worker(n).serving("13"), PATH, D1, known.run_id), "15", PATH, digest, run)
@@ -97,7 +91,7 @@ def test_other_files_and_those_of_another_run_are_an_update(
     assert decision.fleet.pinned[0].same_as is None
 
 
-def test_a_run_without_a_name_may_begin_with_the_model_that_the_fleet_starts_with() -> None:
+def test_a_run_without_a_name_may_begin_with_the_model_that_the_fleet_starts_with():
     workers = [
         holds(has(make_worker(n).serving("base"), "/models/base", D1), "0", PATH, D1, None)
         for n in range(2)
@@ -114,7 +108,7 @@ def test_a_run_without_a_name_may_begin_with_the_model_that_the_fleet_starts_wit
     assert (reason(first), reason(then)) == (None, None)
 
 
-def test_a_version_without_a_source_of_its_own_has_the_files_of_the_model() -> None:
+def test_a_version_without_a_source_of_its_own_has_the_files_of_the_model():
     """A patch has changed `spec.version` alone."""
     path = "/models/base"
     workers = [
@@ -130,14 +124,14 @@ def test_a_version_without_a_source_of_its_own_has_the_files_of_the_model() -> N
     assert reason(decision) == SAME
 
 
-def test_the_first_version_with_the_files_is_named() -> None:
+def test_the_first_version_with_the_files_is_named():
     status = pinned(twin("14", "13"), pin("13", PATH, D1))
     decision = decided(fleet_of(*staged("15", D1, run=None), wants=asks("15", PATH), status=status))
 
     assert [p.same_as for p in decision.fleet.pinned] == ["13", "13", None]
 
 
-def test_pins_that_were_made_apart_are_compared_too() -> None:
+def test_pins_that_were_made_apart_are_compared_too():
     """The operator that made the newer one could not read the other, or another operator has made it since."""
     status = pinned(pin("15", PATH, D1), pin("13", PATH, D1), applied="15")
     workers = [has(make_worker(n).serving("15"), PATH, D1) for n in range(2)]
@@ -147,7 +141,7 @@ def test_pins_that_were_made_apart_are_compared_too() -> None:
     assert reason(decision) == SAME
 
 
-def test_the_first_version_stays_the_first_when_the_fleet_has_gone_back_to_it() -> None:
+def test_the_first_version_stays_the_first_when_the_fleet_has_gone_back_to_it():
     status = pinned(pin("13", PATH, D1), twin("15", "13"), applied="13")
     workers = [has(make_worker(n).serving("13"), PATH, D1) for n in range(2)]
     decision = decided(fleet_of(*workers, wants=asks("13", PATH), status=status))
@@ -155,7 +149,7 @@ def test_the_first_version_stays_the_first_when_the_fleet_has_gone_back_to_it() 
     assert [p.same_as for p in decision.fleet.pinned] == [None, "13"]
 
 
-def test_two_versions_that_are_seen_at_once_are_compared_too() -> None:
+def test_two_versions_that_are_seen_at_once_are_compared_too():
     status = pinned(applied="13")
     decision = decided(fleet_of(*staged("15", D1, run=None), wants=asks("15", PATH), status=status))
 
@@ -169,7 +163,7 @@ def test_two_versions_that_are_seen_at_once_are_compared_too() -> None:
         pytest.param("15", SAME, id="the other one"),
     ],
 )
-def test_a_way_back_is_judged_by_what_its_version_was(version: str, warned: str | None) -> None:
+def test_a_way_back_is_judged_by_what_its_version_was(version, warned):
     """Also where a worker finds that nothing has changed."""
     other = {"13": "15", "15": "13"}[version]
     status = pinned(twin("15", "13"), pin("13", PATH, D1), applied=other)
@@ -182,7 +176,7 @@ def test_a_way_back_is_judged_by_what_its_version_was(version: str, warned: str 
     assert reason(decided(fleet_of(*workers, wants=wants, status=status))) == warned
 
 
-def test_the_digest_says_more_than_what_workers_measured() -> None:
+def test_the_digest_says_more_than_what_workers_measured():
     workers = [
         has(make_worker(n).serving("15").changed(0.0, since="13", digest=D1), PATH, D1)
         for n in range(2)
@@ -192,7 +186,7 @@ def test_the_digest_says_more_than_what_workers_measured() -> None:
     assert reason(decided(fleet_of(*workers, wants=asks("15", PATH), status=status))) == SAME
 
 
-def test_other_files_that_change_nothing_are_reported_as_such() -> None:
+def test_other_files_that_change_nothing_are_reported_as_such():
     workers = [
         has(make_worker(n).serving("15").changed(0.0, since="13", digest=D2), PATH, D2)
         for n in range(2)
@@ -221,9 +215,7 @@ def adapter_fleet(*, version: str, status: FleetStatus) -> Decision:
 
 
 @pytest.mark.parametrize(("adapter", "warned"), [("sql", SAME), ("math", None)])
-def test_the_versions_of_each_adapter_are_compared_with_each_other(
-    adapter: str, warned: str | None
-) -> None:
+def test_the_versions_of_each_adapter_are_compared_with_each_other(adapter, warned):
     status = pinned_adapters((adapter, "6"))
     decision = adapter_fleet(version="7", status=status)
 
@@ -231,7 +223,7 @@ def test_the_versions_of_each_adapter_are_compared_with_each_other(
     assert decision.fleet.pinned_adapters[0].same_as == ("6" if warned else None)
 
 
-def test_pins_of_an_adapter_that_another_operator_made_are_compared_and_stored() -> None:
+def test_pins_of_an_adapter_that_another_operator_made_are_compared_and_stored():
     decision = adapter_fleet(version="7", status=pinned_adapters(("sql", "7"), ("sql", "6")))
 
     assert [p.same_as for p in decision.fleet.pinned_adapters] == ["6", None]
@@ -250,7 +242,7 @@ def pinned_adapters(*known: tuple[str, str]) -> FleetStatus:
     return served("base", "/models/base", D1).model_copy(update={"pinned_adapters": pins})
 
 
-def test_one_warning_is_posted_for_each_version_of_each_run() -> None:
+def test_one_warning_is_posted_for_each_version_of_each_run():
     def status_of(version: str, run: str) -> WeightsStatus:
         made = asks(version, PATH, runID=run)
         known = pinned(twin(version, "13", run), pin("13", PATH, D1, run), run=run)

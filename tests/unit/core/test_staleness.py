@@ -1,9 +1,6 @@
 """`spec.staleness`: which versions count as newer, and when a fleet is stale."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -61,26 +58,24 @@ def lag(observed: FleetObserved, version: str, desired: str = "14") -> tuple[int
     ("version", "expected"),
     [("14", (0, 0)), ("13", (1, 20)), ("12", (2, 50)), ("base", (3, 80))],
 )
-def test_weights_lag_since_the_next_version_was_desired(
-    version: str, expected: tuple[int, float]
-) -> None:
+def test_weights_lag_since_the_next_version_was_desired(version, expected):
     assert lag(fleet(rule={}), version) == expected
 
 
-def test_a_version_that_is_desired_a_moment_ago_counts_before_its_rollout_begins() -> None:
+def test_a_version_that_is_desired_a_moment_ago_counts_before_its_rollout_begins():
     observed = fleet(rule={}, desired="15")
 
     assert lag(observed, "14", desired="15") == (1, 0)
     assert lag(observed, "13", desired="15") == (2, 20)
 
 
-def test_a_version_of_another_run_is_another_version() -> None:
+def test_a_version_of_another_run_is_another_version():
     told = wanted_of(fleet(rule={}), replace(target("14"), run_id="run-b"), now=NOW)
 
     assert lag_of(told.wanted, VersionOf("14", "run-a")).versions == 1
 
 
-def test_attempts_at_the_same_version_count_once_and_from_the_first() -> None:
+def test_attempts_at_the_same_version_count_once_and_from_the_first():
     status = applied_status(
         "14", started_at=NOW, history=(ended("14", 30), ended("14", 40), ended("13", 90))
     )
@@ -89,7 +84,7 @@ def test_attempts_at_the_same_version_count_once_and_from_the_first() -> None:
     assert lag(observed, "13") == (1, 40)
 
 
-def test_weights_that_a_full_history_does_not_name_are_older_than_any_limit() -> None:
+def test_weights_that_a_full_history_does_not_name_are_older_than_any_limit():
     status = applied_status("20", history=history_of(*(str(n) for n in range(19, 9, -1))))
     observed = make_fleet(make_worker(0), wants=make_weights("20", status=status), staleness={})
 
@@ -107,9 +102,7 @@ def test_weights_that_a_full_history_does_not_name_are_older_than_any_limit() ->
         ({"maxLagSeconds": 40, "action": "Refuse"}, ConditionReason.REQUESTS_REFUSED),
     ],
 )
-def test_a_fleet_is_stale_while_a_worker_serves_weights_beyond_a_limit(
-    rule: dict[str, Any], reason: ConditionReason | None
-) -> None:
+def test_a_fleet_is_stale_while_a_worker_serves_weights_beyond_a_limit(rule, reason):
     observed = fleet("14", "12", rule=rule)
     conditions = decide(observed, default_image="i", now=NOW).fleet.conditions
     found = {c.type: (c.status, c.reason) for c in conditions}
@@ -117,7 +110,7 @@ def test_a_fleet_is_stale_while_a_worker_serves_weights_beyond_a_limit(
     assert found.get(ConditionType.STALE) == (("True", reason) if reason else None)
 
 
-def test_an_event_says_when_requests_begin_to_be_refused_and_when_that_is_over() -> None:
+def test_an_event_says_when_requests_begin_to_be_refused_and_when_that_is_over():
     fine, refusing = (
         decide(fleet("14", served, rule=REFUSE), default_image="i", now=NOW).fleet
         for served in ("14", "12")
@@ -130,7 +123,7 @@ def test_an_event_says_when_requests_begin_to_be_refused_and_when_that_is_over()
     assert fleet_events(refusing, refusing) == []
 
 
-def test_the_message_counts_workers_and_names_versions_without_a_clock() -> None:
+def test_the_message_counts_workers_and_names_versions_without_a_clock():
     observed = fleet("14", "12", "13", rule={"maxLagVersions": 0})
     made, later = (
         stale(observed, target("14"), versions_of(observed), now=NOW + timedelta(seconds=s))
@@ -142,7 +135,7 @@ def test_the_message_counts_workers_and_names_versions_without_a_clock() -> None
     assert all(part in made[3] for part in ("2 of 3 workers", "12", "13", "2 versions", "14"))
 
 
-def test_only_a_fleet_that_refuses_sends_limits_to_its_workers() -> None:
+def test_only_a_fleet_that_refuses_sends_limits_to_its_workers():
     reported = wanted_of(fleet(rule={"maxLagSeconds": 40}), target("14"), now=NOW)
     refused = wanted_of(
         fleet(rule={"maxLagSeconds": 40, "action": "Refuse"}), target("14"), now=NOW
@@ -154,9 +147,7 @@ def test_only_a_fleet_that_refuses_sends_limits_to_its_workers() -> None:
 
 
 @pytest.mark.parametrize(("action", "unaware"), [("Refuse", {"uid-0"}), ("Report", set())])
-def test_workers_of_a_fleet_that_refuses_must_know_the_limits(
-    action: str, unaware: set[str]
-) -> None:
+def test_workers_of_a_fleet_that_refuses_must_know_the_limits(action, unaware):
     rule = {"maxLagSeconds": 40, "action": action}
     new, told = (make_worker(n).joining("base") for n in range(2))
     observed = make_fleet(new, told.reporting(limits_lag=True), staleness=rule)
@@ -204,10 +195,7 @@ def without_pods(rule: dict[str, Any], _: pytest.MonkeyPatch) -> FleetStatus:
 
 
 @pytest.mark.parametrize("status_of", [undecided, without_a_token, without_pods])
-def test_workers_that_will_refuse_because_they_hear_nothing_are_reported(
-    status_of: Callable[[dict[str, Any], pytest.MonkeyPatch], FleetStatus],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_workers_that_will_refuse_because_they_hear_nothing_are_reported(status_of, monkeypatch):
     refuses = status_of(REFUSE, monkeypatch)
     reports = status_of({"maxLagSeconds": 40}, monkeypatch)
 
@@ -217,9 +205,7 @@ def test_workers_that_will_refuse_because_they_hear_nothing_are_reported(
     assert "40 s" in found.message
 
 
-def test_workers_do_not_hear_a_guess_while_no_plan_says_what_is_desired(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_workers_do_not_hear_a_guess_while_no_plan_says_what_is_desired(monkeypatch):
     """The plan in place of a failed one begins with the applied version, as if that were the newest."""
     undecided(REFUSE, monkeypatch)
     made = decide(fleet("13", rule=REFUSE, desired="15"), default_image="i", now=NOW)
@@ -227,7 +213,7 @@ def test_workers_do_not_hear_a_guess_while_no_plan_says_what_is_desired(
     assert made.wanted is None
 
 
-def test_a_fleet_whose_spec_was_never_read_says_that_its_workers_may_refuse() -> None:
+def test_a_fleet_whose_spec_was_never_read_says_that_its_workers_may_refuse():
     made = report_undecided(
         "policy",
         generation=1,

@@ -1,7 +1,5 @@
 """Template changes with spare workers, pods without an owner, and used budgets."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest
@@ -176,9 +174,6 @@ class TestAdoption:
         assert action.owner["uid"] == FLEET_UID
         assert action.owner["controller"] is True
 
-    def test_a_pod_with_an_owner_is_not_adopted(self):
-        assert plan(up(0)).actions == ()
-
     def test_a_terminating_orphaned_pod_is_not_adopted(self):
         assert plan(up(0).owned_by("").going()).actions == ()
 
@@ -201,12 +196,6 @@ class TestRecycling:
         assert made.actions == ()
         assert made.requeue_after_seconds == pytest.approx(6)
         assert made.exhausted == ""
-
-    def test_a_used_up_budget_is_reported_and_nothing_is_deleted(self):
-        made = plan(up(0).quarantined("no answer"), up(1), status=self.status(5))
-
-        assert made.actions == ()
-        assert "policy-0: no answer" in made.exhausted
 
     def test_a_waiting_worker_is_not_replaced_for_its_template(self):
         made = plan(

@@ -1,7 +1,5 @@
 """Synchronized, one decision at a time: stage all, pause all, load all, resume all."""
 
-from __future__ import annotations
-
 import pytest
 from tests.support.builders import WorkerBuilder, make_transition, make_view, make_worker, texts_of
 from tests.support.present import present
@@ -206,14 +204,6 @@ class TestPausedLongBeforeTheVersion:
         assert after(600).problem is None
         assert after(601).problem is not None
 
-    @pytest.mark.parametrize("phase", [LOADING, RolloutPhase.PENDING])
-    def test_a_phase_that_starts_repeatedly_does_not_prolong_the_pause(self, phase):
-        held_long = self.waiting(0, seconds=self.TOO_LONG)
-
-        problem = step(make_view(held_long, self.waiting(1), wants="43", phase=phase)).problem
-        assert problem is not None
-        assert problem.halt
-
     def test_without_a_rollout_they_get_no_more_time(self):
         """The WeightVersion was deleted, or its version is refused."""
         held_long = make_worker(0).paused("42").loaded().staged("41").heard(self.TOO_LONG)
@@ -286,14 +276,6 @@ class TestPausedNextToOthersThatServe:
 
 
 class TestSuspendedOrHalted:
-    def test_workers_that_pause_on_the_way_back_do_not_go_forward(self):
-        """Versions have overtaken each other, and the applied one serves on no worker."""
-        ahead, behind = make_worker(0).paused("42"), make_worker(1).paused("40").staged("41")
-        taken = step(make_view(ahead, behind, suspended=True))
-
-        assert taken.goal.version == "41"
-        assert set(texts_of(taken.actions)) == {"stage 41 on policy-0", "load 41 on policy-1"}
-
     def test_a_suspended_rollout_starts_nothing(self):
         assert step(make_view(old(0), old(1), suspended=True)).actions == ()
 
@@ -314,15 +296,6 @@ class TestFailures:
         assert texts_of(taken.actions) == ["fence on policy-0"]
         (fence,) = taken.actions
         assert fence.drain_timeout_seconds == 60, "its requests may finish first"
-
-    def test_a_worker_that_was_fenced_for_a_refusal_still_counts_among_the_failed(self):
-        fenced = make_worker(0).joining("41").refused("42", Reason.CHECKPOINT_TRUNCATED)
-        refused = old(1).refused("42", Reason.CHECKPOINT_TRUNCATED)
-        taken = step(make_view(fenced, refused, staged(2), staged(3), maxFailures=1))
-
-        assert "fence on policy-1" not in texts_of(taken.actions)
-        assert present(taken.problem).reason is ConditionReason.CHECKPOINT_TRUNCATED
-        assert set(taken.failed) == {"policy-0", "policy-1"}
 
     @pytest.mark.parametrize(
         ("phase", "workers", "limit"),
@@ -361,17 +334,6 @@ class TestFailures:
 
         assert after(600) is None
         assert after(601) is not None
-
-    def test_such_a_swap_may_have_drained_before(self):
-        swaps = make_worker(0).loading("41", "42").doing("apply", "42")
-        pause = {"mode": "Wait", "drainTimeoutSeconds": 100}
-
-        def after(seconds: float):
-            late = {"phase": LOADING, "phase_seconds": 800, "pause": pause}
-            return step(make_view(swaps.working_for(seconds), loaded(1), **late)).problem
-
-        assert after(700) is None
-        assert after(701) is not None
 
     def test_a_worker_that_began_to_stage_late_gets_its_time(self):
         """It was added, or has restarted, in the middle of the phase."""

@@ -1,7 +1,5 @@
 """Pods are made as the fleet's other pods were, whatever operator makes them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -36,16 +34,6 @@ def fleet(**spec: Any) -> FleetObserved:
     revision = revisions.revision_of(make_fleet(**spec))
     workers = (make_worker(n).serving("1").of_revision(revision) for n in range(2))
     return make_fleet(*workers, **spec)
-
-
-def test_a_new_default_image_replaces_no_worker_and_new_ones_keep_the_old_image():
-    decision = today(recorded(fleet()))
-    (created,) = decision.pod_actions
-
-    assert texts_of(decision.pod_actions) == ["CreatePod policy-2"]
-    assert isinstance(created, CreatePod)
-    assert created.manifest["spec"]["containers"][0]["image"] == "worker:1"
-    assert decision.pods.outdated == 0
 
 
 def test_a_new_pod_layout_replaces_no_worker_and_new_ones_keep_the_old_layout():

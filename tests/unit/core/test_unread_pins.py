@@ -1,7 +1,5 @@
 """A pin that another release has written keeps its label, though this release cannot read it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -58,9 +56,7 @@ def message_of(made: Decision) -> str:
 
 @pytest.mark.parametrize("digest", [None, D2])
 @pytest.mark.parametrize("raw", UNREAD)
-def test_its_version_is_refused_and_no_worker_is_called_for_it(
-    raw: Any, digest: str | None
-) -> None:
+def test_its_version_is_refused_and_no_worker_is_called_for_it(raw, digest):
     wants = asks("8", PATH_8, **({"digest": digest} if digest else {}))
     made = decided(fleet_of(*map(serving, range(3)), wants=wants, status=reading(raw)))
 
@@ -74,7 +70,7 @@ def test_its_version_is_refused_and_no_worker_is_called_for_it(
 
 
 @pytest.mark.parametrize("raw", UNREAD[:3])
-def test_other_versions_are_rolled_out(raw: Any) -> None:
+def test_other_versions_are_rolled_out(raw):
     wants = asks("9", "/weights/step_9")
     made = decided(fleet_of(*map(serving, range(3)), wants=wants, status=reading(raw)))
 
@@ -83,7 +79,7 @@ def test_other_versions_are_rolled_out(raw: Any) -> None:
 
 
 @pytest.mark.parametrize("raw", UNREAD[3:])
-def test_without_its_name_only_versions_with_a_pin_are_rolled_out(raw: Any) -> None:
+def test_without_its_name_only_versions_with_a_pin_are_rolled_out(raw):
     workers = [serving(n) for n in range(3)]
     refused = decided(fleet_of(*workers, wants=asks("9", "/weights/9"), status=reading(raw)))
     pinned = {"version": "10", "digest": D2, "source": {"path": "/weights/10"}}
@@ -97,7 +93,7 @@ def test_without_its_name_only_versions_with_a_pin_are_rolled_out(raw: Any) -> N
 
 
 @pytest.mark.parametrize("raw", UNREAD[:3])
-def test_workers_that_serve_the_version_go_on_and_none_joins_with_it(raw: Any) -> None:
+def test_workers_that_serve_the_version_go_on_and_none_joins_with_it(raw):
     before = FleetStatus.read(
         {"applied": PIN_OF_8 | {"appliedAt": NOW.isoformat()}, "pinned": [raw]}
     )
@@ -111,7 +107,7 @@ def test_workers_that_serve_the_version_go_on_and_none_joins_with_it(raw: Any) -
     assert made.fleet.to_json()["pinned"] == [raw]
 
 
-def test_a_digest_that_cannot_be_read_is_not_replaced_by_that_of_a_worker() -> None:
+def test_a_digest_that_cannot_be_read_is_not_replaced_by_that_of_a_worker():
     raw = PIN_OF_8 | {"digest": BLAKE}
     before = FleetStatus.read({"applied": PIN_OF_8 | {"digest": BLAKE}, "pinned": [raw]})
     made = decided(fleet_of(*(serving(n, "8", PATH_8, D1) for n in range(3)), status=before))
@@ -122,7 +118,7 @@ def test_a_digest_that_cannot_be_read_is_not_replaced_by_that_of_a_worker() -> N
 
 
 @pytest.mark.parametrize("lost", [{"source": NEW_SOURCE}, {"source": NEW_SOURCE, "digest": BLAKE}])
-def test_the_applied_weights_stay_the_applied_ones(lost: dict[str, Any]) -> None:
+def test_the_applied_weights_stay_the_applied_ones(lost):
     """Their workers serve on, their record stays, and it is reported."""
     applied = PIN_OF_8 | lost | {"appliedAt": NOW.isoformat()}
     before = FleetStatus.read({"applied": applied, "pinned": [PIN_OF_8 | lost]})
@@ -136,7 +132,7 @@ def test_the_applied_weights_stay_the_applied_ones(lost: dict[str, Any]) -> None
     assert stalled(made) == "StatusUnreadable"
 
 
-def test_a_weightversion_reports_its_own_status_and_ready_stays_as_it_is() -> None:
+def test_a_weightversion_reports_its_own_status_and_ready_stays_as_it_is():
     entry = UnreadEntry(within="history", number=0, raw={"version": "3", "result": "Skipped"})
     wants = asks("7", PATH_7)
     status = wants.status.model_copy(update={"unread": Unread(entries=(entry,))})
@@ -153,7 +149,7 @@ def test_a_weightversion_reports_its_own_status_and_ready_stays_as_it_is() -> No
     assert entry.raw in weights.to_json()["history"]
 
 
-def test_a_weightversion_that_steers_no_fleet_keeps_what_cannot_be_read() -> None:
+def test_a_weightversion_that_steers_no_fleet_keeps_what_cannot_be_read():
     entry = UnreadEntry(within="history", number=0, raw={"version": "3", "result": "Skipped"})
     wants = asks("7", PATH_7)
     status = wants.status.model_copy(update={"unread": Unread(entries=(entry,))})
@@ -171,7 +167,7 @@ def test_a_weightversion_that_steers_no_fleet_keeps_what_cannot_be_read() -> Non
         pytest.param({"adapter": "chat", "version": "7"}, False, id="that of another adapter"),
     ],
 )
-def test_a_version_of_an_adapter_is_refused_for_its_own_pin(raw: Any, refused: bool) -> None:
+def test_a_version_of_an_adapter_is_refused_for_its_own_pin(raw, refused):
     worker = adapters.has(make_worker(0).serving("base"), None, staged=D1)
     observed = adapters.fleet_of(worker, wants=adapters.asks())
     status = FleetStatus.read(observed.status.to_json() | {"pinnedAdapters": [raw]})
@@ -182,7 +178,7 @@ def test_a_version_of_an_adapter_is_refused_for_its_own_pin(raw: Any, refused: b
     assert raw in made.fleet.to_json()["pinnedAdapters"]
 
 
-def test_a_version_that_a_trainer_drives_gets_no_second_pin() -> None:
+def test_a_version_that_a_trainer_drives_gets_no_second_pin():
     external = {"roots": ["/weights"], "management": "External"}
     workers = [serving(n, "8", PATH_8, D1) for n in range(3)]
     made = decided(fleet_of(*workers, weights=external, status=reading(PIN_OF_8 | {"source": {}})))
@@ -191,7 +187,7 @@ def test_a_version_that_a_trainer_drives_gets_no_second_pin() -> None:
     assert stalled(made) == "StatusUnreadable"
 
 
-def test_marks_of_dropped_pins_that_cannot_be_read_may_be_of_each_version_without_a_pin() -> None:
+def test_marks_of_dropped_pins_that_cannot_be_read_may_be_of_each_version_without_a_pin():
     before = served("7", PATH_7, D1).to_json() | {"droppedPins": {"filter": "of a newer release"}}
     before["droppedPins"]["runs"] = "of another shape"
     status = FleetStatus.read(before)
@@ -201,7 +197,7 @@ def test_marks_of_dropped_pins_that_cannot_be_read_may_be_of_each_version_withou
     assert made.fleet.to_json()["droppedPins"] == before["droppedPins"]
 
 
-def test_a_pin_that_gives_way_next_to_one_that_cannot_be_read_leaves_a_mark() -> None:
+def test_a_pin_that_gives_way_next_to_one_that_cannot_be_read_leaves_a_mark():
     older = [
         PIN_OF_8 | {"version": str(n), "runID": "first", "source": {"path": f"/weights/{n}"}}
         for n in range(MAX_PINNED - 2)

@@ -1,7 +1,5 @@
 """A source that is still being written is waited for; only the stage deadline makes it a problem."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest
@@ -50,9 +48,7 @@ def _fleet(
 
 
 @pytest.mark.parametrize("strategy", ["Synchronized", "InFlight", "Rolling"])
-def test_a_source_that_is_being_written_is_reported_without_a_problem(
-    strategy,
-):
+def test_a_source_that_is_being_written_is_reported_without_a_problem(strategy):
     step = plan_rollout(_fleet(age_seconds=0.5, strategy=strategy), now=NOW).step
 
     assert step.problem is None

@@ -1,7 +1,5 @@
 """The RL API's application over a fake of the API server, on a port of the loopback."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -87,14 +85,7 @@ def upstream_router() -> str | None:
 
 
 @pytest.fixture
-async def api(
-    cluster: FakeCluster,
-    flags: list[str],
-    lifecycle: Lifecycle,
-    tmp_path: Path,
-    upstream: str | None,
-    upstream_router: str | None,
-) -> AsyncIterator[Api]:
+async def api(cluster, flags, lifecycle, tmp_path, upstream, upstream_router) -> AsyncIterator[Api]:
     if upstream is not None:
         cluster.lead(upstream, upstream_router)
     keys = tmp_path / "keys"

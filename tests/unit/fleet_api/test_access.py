@@ -1,12 +1,9 @@
 """Callers, their rights, and the limits for all of them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,7 +52,7 @@ def routes_of_fleets(api: Api, key: str = "no-key-of-a-fleet") -> list[tuple[str
     ]
 
 
-async def test_no_route_of_a_fleet_answers_without_credentials(api: Api) -> None:
+async def test_no_route_of_a_fleet_answers_without_credentials(api):
     routes = routes_of_fleets(api)
 
     assert len(routes) >= 2
@@ -67,7 +64,7 @@ async def test_no_route_of_a_fleet_answers_without_credentials(api: Api) -> None
                 assert problem["reason"] == "Unauthorized"
 
 
-async def test_only_health_and_the_openapi_document_are_open(api: Api) -> None:
+async def test_only_health_and_the_openapi_document_are_open(api):
     fleets = {path for _, path in routes_of_fleets(api)}
     others = {
         (route.method, route.resource.canonical)
@@ -84,23 +81,21 @@ async def test_only_health_and_the_openapi_document_are_open(api: Api) -> None:
     "header",
     ["", "Bearer", "Bearer  ", "Basic dXNlcjpwYXNz", "Bearer a b", "Bearer \u00e9", "token"],
 )
-async def test_a_malformed_header_is_401_and_never_reaches_the_api_server(
-    api: Api, header: str
-) -> None:
+async def test_a_malformed_header_is_401_and_never_reaches_the_api_server(api, header):
     status, problem = await api.get(STATE, None, headers={"Authorization": header})
 
     assert (status, problem["status"], problem["reason"]) == (401, 401, "Unauthorized")
     assert api.cluster.count(TOKEN_REVIEWS) == 0
 
 
-async def test_a_refusal_is_a_problem_document_that_asks_for_a_bearer_token(api: Api) -> None:
+async def test_a_refusal_is_a_problem_document_that_asks_for_a_bearer_token(api):
     async with api.http.get("/fleets/rl/policy/v1/rl/state") as reply:
         assert reply.content_type == "application/problem+json"
         assert reply.headers["WWW-Authenticate"].startswith("Bearer")
         assert set(await reply.json()) == {"type", "title", "status", "reason", "detail"}
 
 
-async def test_an_account_without_the_right_cannot_learn_which_fleets_exist(api: Api) -> None:
+async def test_an_account_without_the_right_cannot_learn_which_fleets_exist(api):
     here = await api.get(STATE, STRANGER)
     gone = await api.get("//fleets/rl/absent/v1/rl/state", STRANGER)
 
@@ -109,7 +104,7 @@ async def test_an_account_without_the_right_cannot_learn_which_fleets_exist(api:
     assert api.cluster.objects.requests == []
 
 
-async def test_a_right_on_the_fleet_alone_shows_its_workers_and_not_its_weights(api: Api) -> None:
+async def test_a_right_on_the_fleet_alone_shows_its_workers_and_not_its_weights(api):
     api.cluster.rights["system:serviceaccount:rl:reader"] = {
         ("get", "inferencefleets", "rl", "policy")
     }
@@ -120,14 +115,14 @@ async def test_a_right_on_the_fleet_alone_shows_its_workers_and_not_its_weights(
     assert "get weightversions 'policy' in namespace 'rl'" in problem["detail"]
 
 
-async def test_decisions_of_the_api_server_are_cached_for_seconds(api: Api) -> None:
+async def test_decisions_of_the_api_server_are_cached_for_seconds(api):
     for _ in range(3):
         assert (await api.get(STATE))[0] == 200
 
     assert (api.cluster.count(TOKEN_REVIEWS), api.cluster.count(ACCESS_REVIEWS)) == (1, 2)
 
 
-async def test_a_review_names_the_whole_account(api: Api) -> None:
+async def test_a_review_names_the_whole_account(api):
     await api.get("/v1/rl/workers", TRAINER)
     ((_, _, review),) = [c for c in api.cluster.calls if c[1] == ACCESS_REVIEWS]
     user = api.cluster.users[TRAINER]
@@ -149,7 +144,7 @@ async def test_a_review_names_the_whole_account(api: Api) -> None:
     }
 
 
-async def test_two_accounts_of_one_name_are_two_accounts(api: Api) -> None:
+async def test_two_accounts_of_one_name_are_two_accounts(api):
     await api.get("/v1/rl/workers", TRAINER)
     user = api.cluster.users[TRAINER]
     api.cluster.users["another"] = user | {"extra": {"scopes": ["none"]}}
@@ -170,7 +165,7 @@ def authenticator(
     return Authenticator(cluster, StaticKeys(None), reviews, monotonic=lambda: now[0], **options)
 
 
-async def test_a_revoked_token_works_no_longer_than_its_review_is_cached() -> None:
+async def test_a_revoked_token_works_no_longer_than_its_review_is_cached():
     now, cluster = [0.0], FakeCluster()
     known = authenticator(cluster, now)
     header = f"Bearer {READER}"
@@ -185,7 +180,7 @@ async def test_a_revoked_token_works_no_longer_than_its_review_is_cached() -> No
     assert refused.value.status == 401
 
 
-async def test_unknown_tokens_do_not_push_out_the_reviews_of_good_ones() -> None:
+async def test_unknown_tokens_do_not_push_out_the_reviews_of_good_ones():
     cluster = FakeCluster()
     made = authenticator(cluster)
     await made.caller(f"Bearer {READER}", "rl", "policy")
@@ -222,9 +217,7 @@ class SlowCluster(FakeCluster):
         return await super().call(*arguments, **options)
 
 
-async def test_requests_with_one_token_at_the_same_time_are_one_review_also_if_the_first_leaves() -> (
-    None
-):
+async def test_requests_with_one_token_at_the_same_time_are_one_review_also_if_the_first_leaves():
     cluster = SlowCluster()
     known = authenticator(cluster)
     rights = Authorizer(cluster, Places(1), monotonic=lambda: 0.0)
@@ -242,7 +235,7 @@ async def test_requests_with_one_token_at_the_same_time_are_one_review_also_if_t
     assert (cluster.count(TOKEN_REVIEWS), cluster.count(ACCESS_REVIEWS)) == (1, 1)
 
 
-async def test_unknown_tokens_of_an_address_reach_the_api_server_at_a_bounded_rate() -> None:
+async def test_unknown_tokens_of_an_address_reach_the_api_server_at_a_bounded_rate():
     now, cluster = [0.0], SlowCluster()
     known = authenticator(cluster, now, unknown_per_second=5)
     junk = [
@@ -265,7 +258,7 @@ async def test_unknown_tokens_of_an_address_reach_the_api_server_at_a_bounded_ra
     assert await known.caller(f"Bearer {TRAINER}", "rl", "policy", "10.0.0.1")
 
 
-async def test_unknown_tokens_do_not_lock_out_a_good_one_behind_the_same_proxy() -> None:
+async def test_unknown_tokens_do_not_lock_out_a_good_one_behind_the_same_proxy():
     now, cluster = [0.0], FakeCluster()
     known = authenticator(cluster, now)
     await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
@@ -281,9 +274,7 @@ async def test_unknown_tokens_do_not_lock_out_a_good_one_behind_the_same_proxy()
     assert (now[0] > ACCEPTED_SECONDS, statuses) == (True, {401, 429})
 
 
-async def test_unknown_tokens_behind_a_proxy_use_up_no_rate_of_a_tenant_that_they_do_not_name() -> (
-    None
-):
+async def test_unknown_tokens_behind_a_proxy_use_up_no_rate_of_a_tenant_that_they_do_not_name():
     cluster = FakeCluster()
     known = authenticator(cluster)
     for number in range(2):
@@ -307,7 +298,7 @@ async def test_unknown_tokens_behind_a_proxy_use_up_no_rate_of_a_tenant_that_the
     assert await known.caller(f"Bearer {token_of('rl', 1)}", "rl", "policy", "proxy")
 
 
-async def test_a_token_that_is_refused_again_does_not_count_again_for_its_address() -> None:
+async def test_a_token_that_is_refused_again_does_not_count_again_for_its_address():
     now, cluster = [0.0], FakeCluster()
     known = authenticator(cluster, now)
     for again in range(2):
@@ -322,7 +313,7 @@ async def test_a_token_that_is_refused_again_does_not_count_again_for_its_addres
     assert await known.caller(f"Bearer {TRAINER}", "rl", "policy", "proxy")
 
 
-async def test_good_tokens_of_one_address_are_not_limited() -> None:
+async def test_good_tokens_of_one_address_are_not_limited():
     cluster = FakeCluster()
     known = authenticator(cluster, unknown_per_second=1)
     for number in range(100):
@@ -330,7 +321,7 @@ async def test_good_tokens_of_one_address_are_not_limited() -> None:
         await known.caller(f"Bearer token-{number}", "rl", "policy", "10.0.0.1")
 
 
-async def test_a_token_for_another_audience_is_refused() -> None:
+async def test_a_token_for_another_audience_is_refused():
     class Elsewhere(FakeCluster):
         async def call(self, *arguments, **options):
             answer = await super().call(*arguments, **options)
@@ -344,7 +335,7 @@ async def test_a_token_for_another_audience_is_refused() -> None:
         await known.caller(f"Bearer {READER}", "rl", "policy")
 
 
-async def test_reviews_of_one_namespaces_accounts_leave_places_for_another_tenant() -> None:
+async def test_reviews_of_one_namespaces_accounts_leave_places_for_another_tenant():
     cluster, places = SlowCluster(), Places(MAX_REVIEWS_AT_ONCE)
     rights = Authorizer(cluster, places, monotonic=lambda: 0.0)
 
@@ -367,9 +358,7 @@ async def test_reviews_of_one_namespaces_accounts_leave_places_for_another_tenan
     await asyncio.gather(*flood, own, return_exceptions=True)
 
 
-async def test_reviews_of_new_tokens_from_one_address_leave_places_for_known_ones_behind_it() -> (
-    None
-):
+async def test_reviews_of_new_tokens_from_one_address_leave_places_for_known_ones_behind_it():
     now, cluster = [0.0], SlowCluster()
     places = Places(MAX_REVIEWS_AT_ONCE)
     known = authenticator(cluster, now, places=places)
@@ -394,8 +383,8 @@ async def test_reviews_of_new_tokens_from_one_address_leave_places_for_known_one
 
 @pytest.mark.parametrize("named", ["mallory", None])
 async def test_a_new_token_waits_for_no_flood_behind_the_same_proxy_that_names_another_tenant(
-    named: str | None,
-) -> None:
+    named,
+):
     cluster = SlowCluster()
     reviews = authenticator(cluster)
 
@@ -413,7 +402,7 @@ async def test_a_new_token_waits_for_no_flood_behind_the_same_proxy_that_names_a
     await asyncio.gather(*flood, own, return_exceptions=True)
 
 
-async def test_a_name_that_was_not_checked_gives_no_share_of_its_own() -> None:
+async def test_a_name_that_was_not_checked_gives_no_share_of_its_own():
     cluster = FakeCluster()
     known = authenticator(cluster)
     first, second = token_of("rl", 0), token_of("rl", 1)
@@ -429,28 +418,28 @@ async def test_a_name_that_was_not_checked_gives_no_share_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("payload", ["", "W10", "eyJzdWIiOjF9", "_w", "A", "W1tb" * 1800, "e30"])
-def test_a_token_that_names_no_tenant_is_reviewed_without_a_name(payload: str) -> None:
+def test_a_token_that_names_no_tenant_is_reviewed_without_a_name(payload):
     assert named_tenant(f"e30.{payload}.c2ln") == ""
 
 
 # --- static keys ----------------------------------------------------------------------------------
 
 
-async def test_a_static_key_permits_its_fleet_without_a_review(api: Api) -> None:
+async def test_a_static_key_permits_its_fleet_without_a_review(api):
     (api.keys / "rl.policy").write_text(f"{STATIC_KEY}\n")
 
     assert (await api.get(STATE, STATIC_KEY))[0] == 200
     assert (api.cluster.count(TOKEN_REVIEWS), api.cluster.count(ACCESS_REVIEWS)) == (0, 0)
 
 
-async def test_a_static_key_of_another_fleet_is_401(api: Api) -> None:
+async def test_a_static_key_of_another_fleet_is_401(api):
     (api.keys / "rl.other").write_text(STATIC_KEY)
     (api.keys / "other.policy").write_text(STATIC_KEY)
 
     assert (await api.get(STATE, STATIC_KEY))[0] == 401
 
 
-async def test_keys_of_two_fleets_with_the_same_bytes_have_two_rates(api: Api) -> None:
+async def test_keys_of_two_fleets_with_the_same_bytes_have_two_rates(api):
     for name in ("rl.policy", "other.policy"):
         (api.keys / name).write_text(STATIC_KEY)
     keys = Authenticator(api.cluster, StaticKeys(api.keys), Places(1), monotonic=lambda: 0.0)
@@ -461,14 +450,14 @@ async def test_keys_of_two_fleets_with_the_same_bytes_have_two_rates(api: Api) -
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "short", " \n short \n"])
-async def test_a_file_without_a_long_key_permits_nothing(api: Api, content: str) -> None:
+async def test_a_file_without_a_long_key_permits_nothing(api, content):
     (api.keys / "rl.policy").write_text(content)
 
     for token in ("short", "x"):
         assert (await api.get(STATE, token))[0] == 401
 
 
-async def test_a_static_key_may_be_in_the_path_for_clients_that_send_no_headers(api: Api) -> None:
+async def test_a_static_key_may_be_in_the_path_for_clients_that_send_no_headers(api):
     (api.keys / "rl.policy").write_text(f"{STATIC_KEY}\n")
     (api.keys / "rl.other").write_text("a-static-key-of-another\n")
 
@@ -487,9 +476,7 @@ async def test_a_static_key_may_be_in_the_path_for_clients_that_send_no_headers(
     assert api.cluster.count(TOKEN_REVIEWS) == 0
 
 
-async def test_a_key_in_the_path_changes_its_fleet_and_is_in_no_audit_line(
-    api: Api, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_key_in_the_path_changes_its_fleet_and_is_in_no_audit_line(api, caplog):
     caplog.set_level(logging.INFO)
     (api.keys / "rl.policy").write_text(STATIC_KEY)
     where = f"//t/{STATIC_KEY}/fleets/rl/policy/update_weights"
@@ -501,14 +488,14 @@ async def test_a_key_in_the_path_changes_its_fleet_and_is_in_no_audit_line(
     assert STATIC_KEY not in json.dumps(line.__dict__, default=str)
 
 
-def test_the_name_of_a_fleet_is_never_a_path(tmp_path: Path) -> None:
+def test_the_name_of_a_fleet_is_never_a_path(tmp_path):
     (tmp_path / "secret").write_text(STATIC_KEY)
 
     assert not StaticKeys(tmp_path / "keys").allow(STATIC_KEY, "..", "/secret")
 
 
 @pytest.mark.parametrize("name", ["..", "%2e%2e", "Policy", "a" * 64, "a%2Fb", "a.b"])
-async def test_a_name_that_cannot_be_one_is_404(api: Api, name: str) -> None:
+async def test_a_name_that_cannot_be_one_is_404(api, name):
     status, problem = await api.get(f"//fleets/rl/{name}/v1/rl/state")
 
     assert (status, problem["reason"]) == (404, "NotFound")
@@ -518,7 +505,7 @@ async def test_a_name_that_cannot_be_one_is_404(api: Api, name: str) -> None:
 # --- failures and limits --------------------------------------------------------------------------
 
 
-async def test_an_api_server_that_does_not_answer_is_503_and_says_when_to_return(api: Api) -> None:
+async def test_an_api_server_that_does_not_answer_is_503_and_says_when_to_return(api):
     def fail(path: str) -> None:
         raise Unavailable("no answer", retry_after_seconds=7)
 
@@ -529,7 +516,7 @@ async def test_an_api_server_that_does_not_answer_is_503_and_says_when_to_return
         assert (reply.status, reply.headers["Retry-After"]) == (503, "7")
 
 
-async def test_a_missing_right_of_the_api_itself_is_not_the_callers_fault(api: Api) -> None:
+async def test_a_missing_right_of_the_api_itself_is_not_the_callers_fault(api):
     def fail(path: str) -> None:
         raise Forbidden("tokenreviews is forbidden")
 
@@ -539,9 +526,7 @@ async def test_a_missing_right_of_the_api_itself_is_not_the_callers_fault(api: A
     assert (status, problem["reason"]) == (500, "AccountForbidden")
 
 
-async def test_an_internal_error_reveals_no_details(
-    api: Api, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_internal_error_reveals_no_details(api, caplog):
     def fail(path: str) -> None:
         raise ZeroDivisionError("an inner detail")
 
@@ -553,13 +538,13 @@ async def test_an_internal_error_reveals_no_details(
     assert "an inner detail" in caplog.text
 
 
-async def test_an_unknown_path_and_an_unknown_method_are_problems(api: Api) -> None:
+async def test_an_unknown_path_and_an_unknown_method_are_problems(api):
     assert (await api.get("/v1/rl/nothing"))[0] == 404
     status, problem = await api.send("DELETE", STATE)
     assert (status, problem["reason"]) == (405, "MethodNotAllowed")
 
 
-def test_a_client_that_sends_too_fast_is_refused_until_it_has_waited() -> None:
+def test_a_client_that_sends_too_fast_is_refused_until_it_has_waited():
     now = [0.0]
     rate = Rate(2, lambda: now[0])
     for _ in range(4):
@@ -575,7 +560,7 @@ def test_a_client_that_sends_too_fast_is_refused_until_it_has_waited() -> None:
         rate.take("one")
 
 
-def test_the_number_of_clients_whose_rate_is_known_is_bounded() -> None:
+def test_the_number_of_clients_whose_rate_is_known_is_bounded():
     rate = Rate(2, lambda: 0.0)
     for number in range(MAX_CLIENTS + 100):
         rate.take(f"invented-{number}")
@@ -593,8 +578,8 @@ class TestBehindOneProxy:
     @pytest.mark.parametrize("refused", ["expired-token", None, "malformed token"])
     @pytest.mark.parametrize("path", [STATE, "/v1/models"])
     async def test_a_client_whose_credentials_are_refused_uses_up_its_own_requests_only(
-        self, api: Api, refused: str | None, path: str
-    ) -> None:
+        self, api, refused, path
+    ):
         statuses = [(await api.get(path, refused))[0] for _ in range(40)]
 
         assert set(statuses) == {401, 429}
@@ -603,22 +588,20 @@ class TestBehindOneProxy:
         assert (await api.get(STATE, "another-unknown-token"))[0] == 401
         assert (await api.get(STATE, TRAINER))[0] == 200
 
-    async def test_a_caller_that_sends_too_fast_does_not_slow_the_others(self, api: Api) -> None:
+    async def test_a_caller_that_sends_too_fast_does_not_slow_the_others(self, api):
         (api.keys / "rl.policy").write_text(f"{STATIC_KEY}\nanother-key-of-policy\n")
         for fast, slow in ((READER, TRAINER), (STATIC_KEY, "another-key-of-policy")):
             statuses = [(await api.get(STATE, fast))[0] for _ in range(40)]
             assert set(statuses) == {200, 429}
             assert (await api.get(STATE, slow))[0] == 200
 
-    async def test_the_open_document_and_unknown_paths_use_up_no_requests_of_callers(
-        self, api: Api
-    ) -> None:
+    async def test_the_open_document_and_unknown_paths_use_up_no_requests_of_callers(self, api):
         for path in ("//openapi.json", "//nothing"):
             statuses = {(await api.get(path, READER))[0] for _ in range(40)}
             assert 429 in statuses
         assert (await api.get(STATE, READER))[0] == 200
 
-    async def test_many_clients_with_expired_tokens_do_not_stop_new_ones(self) -> None:
+    async def test_many_clients_with_expired_tokens_do_not_stop_new_ones(self):
         now, cluster = [0.0], FakeCluster()
         known = authenticator(cluster, now)
         for second in range(120):
@@ -631,7 +614,7 @@ class TestBehindOneProxy:
         assert await known.caller(f"Bearer {TRAINER}", "rl", "policy", "proxy")
         assert reviews < 100 * (2 + 120 / REFUSED_AGAIN_SECONDS)
 
-    async def test_a_token_that_worked_is_reviewed_again_soon_after_a_refusal(self) -> None:
+    async def test_a_token_that_worked_is_reviewed_again_soon_after_a_refusal(self):
         now, cluster = [0.0], FakeCluster()
         known = authenticator(cluster, now)
         await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
@@ -646,7 +629,7 @@ class TestBehindOneProxy:
         assert await known.caller(f"Bearer {READER}", "rl", "policy", "proxy")
 
 
-def test_no_more_requests_run_than_there_are_slots() -> None:
+def test_no_more_requests_run_than_there_are_slots():
     slots = Slots(1)
 
     with slots.slot():
@@ -657,7 +640,7 @@ def test_no_more_requests_run_than_there_are_slots() -> None:
         pass
 
 
-def test_a_cache_forgets_what_is_old_and_what_there_is_no_room_for() -> None:
+def test_a_cache_forgets_what_is_old_and_what_there_is_no_room_for():
     now = [0.0]
     cache: TtlCache[str, str] = TtlCache(2, lambda: now[0])
     for key in "abc":
@@ -669,9 +652,7 @@ def test_a_cache_forgets_what_is_old_and_what_there_is_no_room_for() -> None:
     assert len(cache) == 0
 
 
-async def test_health_needs_no_token_and_a_stopping_replica_is_not_ready(
-    api: Api, lifecycle
-) -> None:
+async def test_health_needs_no_token_and_a_stopping_replica_is_not_ready(api, lifecycle):
     assert await api.get("//livez", None) == (200, "ok\n")
     assert await api.get("//readyz", None) == (200, "ok\n")
 
@@ -680,7 +661,7 @@ async def test_health_needs_no_token_and_a_stopping_replica_is_not_ready(
     assert (await api.get("//livez", None))[0] == 200
 
 
-async def test_no_token_is_ever_logged(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_token_is_ever_logged(api, caplog):
     caplog.set_level(logging.DEBUG)
     (api.keys / "rl.policy").write_text(STATIC_KEY)
     wrong = "a-key-that-is-wrong"

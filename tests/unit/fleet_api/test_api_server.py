@@ -1,7 +1,5 @@
 """The RL API's requests to the API server: cheap next to any number of watches, and with the errors of the client."""
 
-from __future__ import annotations
-
 import asyncio
 import cProfile
 import gzip
@@ -11,7 +9,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,7 +47,7 @@ async def serving(answer: Answer, **more: Any) -> AsyncIterator[ApiServer]:
             await kube.close()
 
 
-async def test_a_request_arrives_with_its_body_and_the_answer_is_its_object() -> None:
+async def test_a_request_arrives_with_its_body_and_the_answer_is_its_object():
     seen: list[Any] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -65,7 +62,7 @@ async def test_a_request_arrives_with_its_body_and_the_answer_is_its_object() ->
     assert seen == [("PATCH", path + query, "application/merge-patch+json", {"spec": {}})]
 
 
-async def test_a_request_costs_the_same_next_to_many_watches() -> None:
+async def test_a_request_costs_the_same_next_to_many_watches():
     held, all_held = 0, asyncio.Event()
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -103,7 +100,7 @@ async def test_a_request_costs_the_same_next_to_many_watches() -> None:
             await asyncio.gather(*watches, return_exceptions=True)
 
 
-async def test_a_token_is_read_without_a_thread_unless_a_program_gives_it() -> None:
+async def test_a_token_is_read_without_a_thread_unless_a_program_gives_it():
     read_in: list[int] = []
 
     def token() -> str:
@@ -121,7 +118,7 @@ async def test_a_token_is_read_without_a_thread_unless_a_program_gives_it() -> N
     assert first == threading.get_ident() != second
 
 
-async def test_an_answer_beyond_the_limit_ends_its_connection() -> None:
+async def test_an_answer_beyond_the_limit_ends_its_connection():
     connections: list[asyncio.BaseTransport] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -142,7 +139,7 @@ async def test_an_answer_beyond_the_limit_ends_its_connection() -> None:
         await eventually_async(is_closed)
 
 
-async def test_errors_keep_their_meaning() -> None:
+async def test_errors_keep_their_meaning():
     async def answer(request: web.Request) -> web.StreamResponse:
         match request.path.rpartition("/")[2]:
             case "cut":
@@ -162,7 +159,7 @@ async def test_errors_keep_their_meaning() -> None:
     await kube.close()
 
 
-async def test_a_silent_watch_ends() -> None:
+async def test_a_silent_watch_ends():
     async def silent(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -175,7 +172,7 @@ async def test_a_silent_watch_ends() -> None:
                 pass
 
 
-async def test_changes_come_at_the_pace_of_the_share_of_their_tenant() -> None:
+async def test_changes_come_at_the_pace_of_the_share_of_their_tenant():
     event = b'{"type": "MODIFIED", "object": {}}\n'
     shares = LoopTime(time.monotonic)
     shares.note("victim", 0.01)
@@ -194,7 +191,7 @@ async def test_changes_come_at_the_pace_of_the_share_of_their_tenant() -> None:
     assert at[1] - at[0] > 0.1
 
 
-async def test_the_certificate_of_the_server_must_be_trusted(tmp_path: Path) -> None:
+async def test_the_certificate_of_the_server_must_be_trusted(tmp_path):
     certificate, key = issue(tmp_path, "localhost")
     own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     own.load_cert_chain(certificate, key)

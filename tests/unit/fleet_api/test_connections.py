@@ -1,7 +1,5 @@
 """Connections to a fleet, which its Service spreads over the workers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -65,7 +63,7 @@ async def answering(api: Api) -> Any:
     return (await api.send("POST", "/v1/completions", json={}))[1]
 
 
-async def test_requests_share_a_connection(api: Api, workers: Workers) -> None:
+async def test_requests_share_a_connection(api, workers):
     for _ in range(5):
         await answering(api)
 
@@ -73,8 +71,8 @@ async def test_requests_share_a_connection(api: Api, workers: Workers) -> None:
 
 
 async def test_a_worker_that_joins_gets_its_share_although_no_connection_is_idle(
-    api: Api, workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    api, workers, monkeypatch
+):
     await answering(api)
     workers.ready.append("policy-1")
     monkeypatch.setattr(connections, "KEPT_SECONDS", -1.0)
@@ -83,8 +81,8 @@ async def test_a_worker_that_joins_gets_its_share_although_no_connection_is_idle
 
 
 async def test_a_reply_that_has_begun_outlives_the_exchange_of_its_connection(
-    api: Api, workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    api, workers, monkeypatch
+):
     headers = {"Authorization": f"Bearer {READER}"}
     async with api.http.post(f"/fleets/rl/policy{CHAT}", json={}, headers=headers) as reply:
         assert await reply.content.readline() == b"one\n"
@@ -94,9 +92,7 @@ async def test_a_reply_that_has_begun_outlives_the_exchange_of_its_connection(
         assert await reply.content.read() == b"two\n"
 
 
-async def test_connections_end_with_the_last_reply_that_comes_over_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_connections_end_with_the_last_reply_that_comes_over_them(monkeypatch):
     made = Connections(ThreadedResolver())
     async with AsyncExitStack() as first:
         kept = await first.enter_async_context(made.kept())
@@ -132,7 +128,7 @@ class FakeFlood:
 
 
 @pytest.mark.parametrize("interim", [b"HTTP/1.1 102 A\r\n\r\n", b""], ids=["before", "after"])
-async def test_a_connection_ends_with_messages_that_no_request_waits_for(interim: bytes) -> None:
+async def test_a_connection_ends_with_messages_that_no_request_waits_for(interim):
     flood = FakeFlood(interim)
     server = await asyncio.start_server(flood.answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
@@ -147,7 +143,7 @@ async def test_a_connection_ends_with_messages_that_no_request_waits_for(interim
     server.close()
 
 
-async def test_a_request_never_gets_an_answer_that_came_before_it() -> None:
+async def test_a_request_never_gets_an_answer_that_came_before_it():
     came, closed = asyncio.Event(), asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -172,7 +168,7 @@ async def test_a_request_never_gets_an_answer_that_came_before_it() -> None:
     server.close()
 
 
-async def test_an_answer_in_another_protocol_does_not_count_and_ends_its_connection() -> None:
+async def test_an_answer_in_another_protocol_does_not_count_and_ends_its_connection():
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"{}")
         writer.write(b"HTTP/1.1 101 A\r\n\r\n")
@@ -187,7 +183,7 @@ async def test_an_answer_in_another_protocol_does_not_count_and_ends_its_connect
     server.close()
 
 
-async def test_interim_answers_of_a_worker_are_skipped() -> None:
+async def test_interim_answers_of_a_worker_are_skipped():
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for _ in range(3):
             await reader.readuntil(b"{}")

@@ -1,14 +1,11 @@
 """The control root of a fleet of management Operator: one address for trainers that know one vLLM."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 
 import pytest
 from tests.support.fake_cluster import READER, TRAINER
 from tests.support.fake_objects import TIMINGS, condition, patches
-from tests.unit.fleet_api.conftest import Api
 
 from rlfleet.errors import Refused
 
@@ -33,7 +30,7 @@ def rpc(path: str | None, method: str = "reload_weights") -> dict[str, Any]:
     return {"method": method, "args": [], "kwargs": {"weights_path": path}, "timeout": 1800}
 
 
-async def test_prime_rls_update_is_a_rollout_between_calls_without_effect(api: Api) -> None:
+async def test_prime_rls_update_is_a_rollout_between_calls_without_effect(api):
     objects = api.cluster.objects
     query = {"mode": "keep", "clear_cache": "false"}
 
@@ -66,7 +63,7 @@ async def test_prime_rls_update_is_a_rollout_between_calls_without_effect(api: A
     ]
 
 
-async def test_a_directory_with_needless_slashes_is_the_same_directory(api: Api) -> None:
+async def test_a_directory_with_needless_slashes_is_the_same_directory(api):
     sent = {"weight_dir": "/weights//run-7/broadcasts/step_43/"}
     assert (await api.send("POST", UPDATE, TRAINER, json=sent))[0] == 200
 
@@ -74,7 +71,7 @@ async def test_a_directory_with_needless_slashes_is_the_same_directory(api: Api)
     assert source["path"] == STEP["weight_dir"]
 
 
-async def test_an_update_that_is_sent_again_makes_no_other_rollout(api: Api) -> None:
+async def test_an_update_that_is_sent_again_makes_no_other_rollout(api):
     await api.send("POST", UPDATE, TRAINER, json=STEP)
     generation = api.cluster.objects.weights["metadata"]["generation"]
 
@@ -83,9 +80,7 @@ async def test_an_update_that_is_sent_again_makes_no_other_rollout(api: Api) -> 
 
 
 @pytest.mark.parametrize(("sent", "waited"), [(None, 600), (1800, 1800), (9999, 3600)])
-async def test_a_reload_waits_as_long_as_its_client(
-    api: Api, caplog: pytest.LogCaptureFixture, sent: int | None, waited: int
-) -> None:
+async def test_a_reload_waits_as_long_as_its_client(api, caplog, sent, waited):
     caplog.set_level(logging.INFO)
     body = rpc("/weights/global_step_44/policy/") | {"timeout": sent}
 
@@ -94,7 +89,7 @@ async def test_a_reload_waits_as_long_as_its_client(
     assert line.__dict__["asked"]["timeoutSeconds"] == waited
 
 
-async def test_nemo_rls_reload_answers_once_for_each_process_of_the_fleet(api: Api) -> None:
+async def test_nemo_rls_reload_answers_once_for_each_process_of_the_fleet(api):
     path = "/weights/global_step_44/policy/"
     status, reply = await api.send("POST", "/collective_rpc", TRAINER, json=rpc(path))
 
@@ -118,15 +113,15 @@ async def test_nemo_rls_reload_answers_once_for_each_process_of_the_fleet(api: A
     ],
 )
 async def test_a_body_that_cannot_become_a_rollout_is_a_final_refusal(
-    api: Api, path: str, body: Any, status: int, reason: str
-) -> None:
+    api, path, body, status, reason
+):
     answered, problem = await api.send("POST", path, TRAINER, json=body)
 
     assert (answered, problem["reason"]) == (status, reason)
     assert patches(api.cluster.objects) == []
 
 
-async def test_a_directory_without_a_number_has_the_version_that_is_sent_with_it(api: Api) -> None:
+async def test_a_directory_without_a_number_has_the_version_that_is_sent_with_it(api):
     body = {"weight_dir": "/weights/latest", "version": "refit-9"}
 
     assert (await api.send("POST", UPDATE, TRAINER, json=body))[1]["weight_version"] == "refit-9"
@@ -145,9 +140,7 @@ async def test_a_directory_without_a_number_has_the_version_that_is_sent_with_it
         ),
     ],
 )
-async def test_a_trainer_names_its_run_with_its_first_version(
-    api: Api, path: str, body: dict[str, Any]
-) -> None:
+async def test_a_trainer_names_its_run_with_its_first_version(api, path, body):
     assert (await api.send("POST", path, TRAINER, json=body))[0] == 200
 
     spec = patches(api.cluster.objects)[-1]["spec"]
@@ -170,9 +163,7 @@ DIGEST = f"sha256:{'0' * 64}"
     ids=str,
 )
 @pytest.mark.parametrize("path", [UPDATE, "/collective_rpc"])
-async def test_a_trainers_names_of_weights_count_in_any_spelling(
-    api: Api, path: str, names: dict[str, Any], expected: tuple[str | None, ...]
-) -> None:
+async def test_a_trainers_names_of_weights_count_in_any_spelling(api, path, names, expected):
     body = {"weight_dir": STEP_50} | names
     if path != UPDATE:
         body = {"method": "reload_weights", "kwargs": {"weights_path": STEP_50} | names}
@@ -194,16 +185,14 @@ async def test_a_trainers_names_of_weights_count_in_any_spelling(
     ],
     ids=str,
 )
-async def test_a_name_of_weights_without_effect_is_refused(
-    api: Api, path: str, body: dict[str, Any]
-) -> None:
+async def test_a_name_of_weights_without_effect_is_refused(api, path, body):
     status, problem = await api.send("POST", path, TRAINER, json=body)
 
     assert (status, problem["reason"]) == (422, "InvalidBody")
     assert patches(api.cluster.objects) == []
 
 
-async def test_a_trainer_that_starts_over_gets_a_final_refusal_with_both_ways_out(api: Api) -> None:
+async def test_a_trainer_that_starts_over_gets_a_final_refusal_with_both_ways_out(api):
     async def refuse(*_: Any) -> Any:
         raise Refused("1", "Invalid", "spec.version: within one spec.runID, or without one, …")
 
@@ -220,18 +209,14 @@ async def test_a_trainer_that_starts_over_gets_a_final_refusal_with_both_ways_ou
 @pytest.mark.parametrize(
     ("reason", "status"), [("CheckpointTruncated", 422), ("FailureBudgetExceeded", 409)]
 )
-async def test_a_refused_version_is_4xx_so_that_the_trainer_ends(
-    api: Api, reason: str, status: int
-) -> None:
+async def test_a_refused_version_is_4xx_so_that_the_trainer_ends(api, reason, status):
     api.cluster.objects._obeys = False
     api.cluster.objects.script.append(lambda: api.cluster.objects.stall(reason))
 
     assert (await api.send("POST", UPDATE, TRAINER, json=STEP))[0] == status
 
 
-async def test_an_update_that_takes_too_long_is_5xx_so_that_the_trainer_asks_again(
-    api: Api,
-) -> None:
+async def test_an_update_that_takes_too_long_is_5xx_so_that_the_trainer_asks_again(api):
     api.cluster.objects._obeys = False
 
     assert (await api.send("POST", UPDATE, TRAINER, json=STEP))[0] == 504
@@ -248,8 +233,8 @@ async def test_an_update_that_takes_too_long_is_5xx_so_that_the_trainer_asks_aga
     ],
 )
 async def test_a_trainer_waits_for_what_keeps_a_rollout_from_beginning_and_then_asks_again(
-    api: Api, path: str, body: dict[str, Any], reason: str, key: str
-) -> None:
+    api, path, body, reason, key
+):
     """Its client repeats the call after 5xx, and ends on 409."""
     objects = api.cluster.objects
     objects._obeys = False
@@ -272,14 +257,14 @@ async def test_a_trainer_waits_for_what_keeps_a_rollout_from_beginning_and_then_
 
 
 @pytest.mark.parametrize("path", DRIVING)
-async def test_a_right_to_read_drives_nothing(api: Api, path: str) -> None:
+async def test_a_right_to_read_drives_nothing(api, path):
     status, problem = await api.send("POST", path, READER, json=STEP)
 
     assert (status, problem["reason"]) == (403, "Forbidden")
     assert patches(api.cluster.objects) == []
 
 
-async def test_without_a_weight_version_there_is_nothing_to_update(api: Api) -> None:
+async def test_without_a_weight_version_there_is_nothing_to_update(api):
     api.cluster.objects.delete()
 
     assert (await api.send("POST", UPDATE, TRAINER, json=STEP))[0] == 404
@@ -291,7 +276,7 @@ LORA = {"lora_name": "judge", "lora_path": "/weights/lora/step_5"}
 
 
 @pytest.mark.parametrize("path", ["/load_lora_adapter", "/v1/load_lora_adapter"])
-async def test_an_adapter_is_published_to_its_own_weight_version(api: Api, path: str) -> None:
+async def test_an_adapter_is_published_to_its_own_weight_version(api, path):
     api.cluster.objects.desire(adapter="judge")
     status, reply = await api.send("POST", path, TRAINER, json=LORA)
 
@@ -299,14 +284,14 @@ async def test_an_adapter_is_published_to_its_own_weight_version(api: Api, path:
     assert api.cluster.objects.weights["spec"]["source"]["path"] == "/weights/lora/step_5"
 
 
-async def test_an_adapter_needs_the_right_on_its_own_weight_version(api: Api) -> None:
+async def test_an_adapter_needs_the_right_on_its_own_weight_version(api):
     api.cluster.objects.desire(adapter="judge")
 
     assert (await api.send("POST", "/load_lora_adapter", READER, json=LORA))[0] == 403
     assert patches(api.cluster.objects) == []
 
 
-async def test_an_unknown_adapter_is_final_since_trainers_repeat_404(api: Api) -> None:
+async def test_an_unknown_adapter_is_final_since_trainers_repeat_404(api):
     status, problem = await api.send("POST", "/load_lora_adapter", TRAINER, json=LORA)
 
     assert (status, problem["reason"]) == (409, "NoWeightVersion")
@@ -315,7 +300,7 @@ async def test_an_unknown_adapter_is_final_since_trainers_repeat_404(api: Api) -
 # --- reads ----------------------------------------------------------------------------------------
 
 
-async def test_health_counts_the_workers_and_says_that_calls_reach_all_of_them(api: Api) -> None:
+async def test_health_counts_the_workers_and_says_that_calls_reach_all_of_them(api):
     status, health = await api.get("/health")
     assert (status, health["status"]) == (503, "unavailable")
 
@@ -334,11 +319,11 @@ async def test_health_counts_the_workers_and_says_that_calls_reach_all_of_them(a
     assert (health["total_backends"], health["control_fanout"]) == (2, True)
 
 
-async def test_the_world_is_every_process_of_every_worker(api: Api) -> None:
+async def test_the_world_is_every_process_of_every_worker(api):
     assert await api.get("/get_world_size") == (200, {"world_size": 8})
 
 
-async def test_the_reads_of_a_managed_fleet_answer_from_its_status(api: Api) -> None:
+async def test_the_reads_of_a_managed_fleet_answer_from_its_status(api):
     assert await api.get("/is_paused") == (200, {"is_paused": False})
     assert await api.get("/weight_info") == (200, {"weight_version": "42"})
     status, info = await api.get("/server_info", params={"config_format": "json"})
@@ -351,9 +336,7 @@ async def test_the_reads_of_a_managed_fleet_answer_from_its_status(api: Api) -> 
 @pytest.mark.parametrize(
     ("paused", "total", "expected"), [(2, 2, True), (1, 2, False), (0, 2, False), (0, 0, False)]
 )
-async def test_a_managed_fleet_is_paused_when_each_worker_has_paused(
-    api: Api, paused: int, total: int, expected: object
-) -> None:
+async def test_a_managed_fleet_is_paused_when_each_worker_has_paused(api, paused, total, expected):
     # The fleet's own status has one count for workers that have paused and those that still pause.
     api.cluster.fleet["status"]["workers"] = {"total": total, "paused": total}
     api.cluster.objects.look("Pausing", workers={"total": total, "paused": paused})
@@ -362,7 +345,7 @@ async def test_a_managed_fleet_is_paused_when_each_worker_has_paused(
     assert await api.get("/is_sleeping") == (200, {"is_sleeping": expected})
 
 
-async def test_a_managed_fleet_without_a_weight_version_is_not_paused(api: Api) -> None:
+async def test_a_managed_fleet_without_a_weight_version_is_not_paused(api):
     api.cluster.fleet["status"]["workers"] = {"total": 2, "paused": 2}
     api.cluster.objects.delete()
 

@@ -1,7 +1,5 @@
 """Requests of rollout clients reach workers of the fleet, and no other host, whatever has its names."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator
@@ -73,16 +71,12 @@ async def refused(api: Api) -> str:
     return str(problem["reason"])
 
 
-async def test_a_request_reaches_the_cluster_address_of_the_fleets_service(
-    api: Api, workers: Listening
-) -> None:
+async def test_a_request_reaches_the_cluster_address_of_the_fleets_service(api, workers):
     assert await api.send("POST", CHAT, json={}) == (200, {"from": "127.0.0.1"})
     assert workers.requests == 1
 
 
-async def test_workers_that_serve_https_get_no_request_in_clear(
-    api: Api, workers: Listening
-) -> None:
+async def test_workers_that_serve_https_get_no_request_in_clear(api, workers):
     """They closed the connection, and the RL API asked its caller to send the request again."""
     api.cluster.fleet["spec"]["engine"] = {"args": ["--ssl-certfile=/tls/tls.crt"]}
     port = workers.server.port
@@ -114,18 +108,14 @@ async def test_workers_that_serve_https_get_no_request_in_clear(
         pytest.param({"ports": [{"port": 1, "targetPort": "http"}]}, id="another port"),
     ],
 )
-async def test_a_service_that_leads_elsewhere_gets_no_request(
-    api: Api, workers: Listening, elsewhere: Listening, spec: dict[str, Any]
-) -> None:
+async def test_a_service_that_leads_elsewhere_gets_no_request(api, workers, elsewhere, spec):
     replace(api, **spec)
 
     assert await refused(api) == "NoService"
     assert (workers.requests, elsewhere.requests) == (0, 0)
 
 
-async def test_a_service_whose_port_leads_to_another_port_of_the_pods_gets_no_request(
-    api: Api, workers: Listening
-) -> None:
+async def test_a_service_whose_port_leads_to_another_port_of_the_pods_gets_no_request(api, workers):
     replace(api, ports=[{"port": workers.server.port, "targetPort": 22}])
 
     assert await refused(api) == "NoService"
@@ -133,9 +123,7 @@ async def test_a_service_whose_port_leads_to_another_port_of_the_pods_gets_no_re
 
 
 @pytest.mark.parametrize("owner", ["", "uid-of-another-fleet"])
-async def test_a_service_of_another_owner_gets_no_request(
-    api: Api, workers: Listening, elsewhere: Listening, owner: str
-) -> None:
+async def test_a_service_of_another_owner_gets_no_request(api, workers, elsewhere, owner):
     port = workers.server.port or 0
     api.cluster.services["policy"] = service("policy", "127.0.0.2", port, SELECTOR, owner)
 
@@ -143,13 +131,13 @@ async def test_a_service_of_another_owner_gets_no_request(
     assert elsewhere.requests == 0
 
 
-async def test_a_service_that_does_not_exist_is_503(api: Api) -> None:
+async def test_a_service_that_does_not_exist_is_503(api):
     del api.cluster.services["policy"]
 
     assert await refused(api) == "NoService"
 
 
-async def test_a_fleet_with_0_replicas_gets_no_request(api: Api, workers: Listening) -> None:
+async def test_a_fleet_with_0_replicas_gets_no_request(api, workers):
     api.cluster.fleet["spec"]["replicas"] = 0
 
     assert await refused(api) == "NoWorkers"
@@ -157,8 +145,8 @@ async def test_a_fleet_with_0_replicas_gets_no_request(api: Api, workers: Listen
 
 
 async def test_a_service_with_more_labels_in_its_selector_or_of_a_load_balancer_is_the_fleets(
-    api: Api, workers: Listening
-) -> None:
+    api, workers
+):
     replace(api, type="LoadBalancer", selector=SELECTOR | {"zone": "a"})
 
     assert (await api.send("POST", CHAT, json={}))[0] == 200
@@ -169,8 +157,8 @@ async def test_a_service_with_more_labels_in_its_selector_or_of_a_load_balancer_
 
 
 async def test_a_fleet_with_a_router_uses_only_a_checked_service_of_its_router(
-    api: Api, workers: Listening, elsewhere: Listening
-) -> None:
+    api, workers, elsewhere
+):
     api.cluster.lead(str(workers.server.make_url("")), router=str(elsewhere.server.make_url("")))
     assert await api.send("POST", CHAT, json={}) == (200, {"from": "127.0.0.2"})
 
@@ -183,8 +171,8 @@ async def test_a_fleet_with_a_router_uses_only_a_checked_service_of_its_router(
     ],
 )
 async def test_a_service_under_the_name_of_the_router_that_leads_elsewhere_gets_no_request(
-    api: Api, workers: Listening, elsewhere: Listening, spec: dict[str, Any]
-) -> None:
+    api, workers, elsewhere, spec
+):
     api.cluster.lead(str(workers.server.make_url("")), router=str(elsewhere.server.make_url("")))
     replace(api, "policy-router", **spec)
 
@@ -196,8 +184,8 @@ async def test_a_service_under_the_name_of_the_router_that_leads_elsewhere_gets_
 
 
 async def test_a_service_that_another_owner_replaces_gets_no_request_after_some_seconds(
-    api: Api, elsewhere: Listening, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    api, elsewhere, monkeypatch
+):
     monkeypatch.setattr(destinations, "SERVICE_SECONDS", 0.0)
     assert (await api.send("POST", CHAT, json={}))[0] == 200
     replace(api, type="ExternalName", externalName="127.0.0.2")
@@ -208,8 +196,8 @@ async def test_a_service_that_another_owner_replaces_gets_no_request_after_some_
 
 
 async def test_a_service_that_does_not_answer_is_read_again_by_the_next_request(
-    api: Api, workers: Listening, elsewhere: Listening
-) -> None:
+    api, workers, elsewhere
+):
     replace(api, clusterIP="127.0.0.9")
     assert await refused(api) == "NoReply"
     replace(api, clusterIP="127.0.0.2")
@@ -217,21 +205,21 @@ async def test_a_service_that_does_not_answer_is_read_again_by_the_next_request(
     assert await api.send("POST", CHAT, json={}) == (200, {"from": "127.0.0.2"})
 
 
-async def test_requests_at_the_same_time_read_a_service_once(api: Api) -> None:
+async def test_requests_at_the_same_time_read_a_service_once(api):
     sent = [api.send("POST", CHAT, json={}) for _ in range(20)]
 
     assert {status for status, _ in await asyncio.gather(*sent)} == {200}
     assert api.cluster.count(f"{SERVICES}policy") == 1
 
 
-async def test_a_connection_to_a_name_that_was_not_checked_is_refused(api: Api) -> None:
+async def test_a_connection_to_a_name_that_was_not_checked_is_refused(api):
     made = destinations.Destinations(api.cluster, Places(8), lambda: 0.0)
 
     with pytest.raises(OSError, match="localhost"):
         await made.resolve("localhost", 8000)
 
 
-async def test_an_ipv6_address_of_a_service_is_used_as_one(api: Api) -> None:
+async def test_an_ipv6_address_of_a_service_is_used_as_one(api):
     replace(api, clusterIP="fd00::1")
     made = destinations.Destinations(api.cluster, Places(8), lambda: 0.0)
     fleet = await Fleets(api.cluster, Places(8)).fleet("rl", "policy")

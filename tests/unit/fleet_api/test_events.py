@@ -1,7 +1,5 @@
 """The stream of a WeightVersion's transitions."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -14,7 +12,6 @@ from tests.support.fake_objects import FakeObjects, condition
 from tests.unit.fleet_api.conftest import Api
 
 from fleet_api import events, main
-from fleet_api.lifecycle import Lifecycle
 from fleet_api.metrics import Metrics
 from fleet_api.settings import parse_settings
 from rlfleet.errors import Unavailable
@@ -74,7 +71,7 @@ def roll_out(objects: FakeObjects) -> None:
     objects.apply()
 
 
-async def test_a_stream_begins_with_the_present_state_and_has_every_transition(api: Api) -> None:
+async def test_a_stream_begins_with_the_present_state_and_has_every_transition(api):
     objects = api.cluster.objects
     objects.script.append(lambda: roll_out(objects))
 
@@ -88,7 +85,7 @@ async def test_a_stream_begins_with_the_present_state_and_has_every_transition(a
     assert ids == sorted(set(ids))
 
 
-async def test_any_replica_continues_after_the_last_event_that_a_client_has(api: Api) -> None:
+async def test_any_replica_continues_after_the_last_event_that_a_client_has(api):
     roll_out(api.cluster.objects)
     whole = await read(api, Last_Event_ID="101")
 
@@ -96,9 +93,7 @@ async def test_any_replica_continues_after_the_last_event_that_a_client_has(api:
         assert await read(api, Last_Event_ID=event["id"]) == whole[index + 1 :]
 
 
-async def test_events_that_the_api_server_has_dropped_are_replaced_by_the_present_state(
-    api: Api,
-) -> None:
+async def test_events_that_the_api_server_has_dropped_are_replaced_by_the_present_state(api):
     before = api.cluster.objects.weights["metadata"]["resourceVersion"]
     roll_out(api.cluster.objects)
     api.cluster.objects.oldest = int(before) + 2
@@ -107,43 +102,41 @@ async def test_events_that_the_api_server_has_dropped_are_replaced_by_the_presen
     assert (event["data"]["phase"], event["data"]["appliedVersion"]) == ("Applied", "43")
 
 
-async def test_an_id_of_another_store_begins_with_the_present_state(api: Api) -> None:
+async def test_an_id_of_another_store_begins_with_the_present_state(api):
     (event,) = await read(api, Last_Event_ID="99999999")
 
     assert event["data"]["appliedVersion"] == "42"
 
 
 @pytest.mark.parametrize("last", ["x", "-1", "1 OR 1", "1" * 21])
-async def test_an_id_that_no_event_has_is_400(api: Api, last: str) -> None:
+async def test_an_id_that_no_event_has_is_400(api, last):
     status, problem = await api.get(PATH, headers={"Last-Event-ID": last})
 
     assert (status, problem["reason"]) == (400, "BadRequest")
 
 
-async def test_a_write_without_a_visible_change_is_not_an_event(api: Api) -> None:
+async def test_a_write_without_a_visible_change_is_not_an_event(api):
     objects = api.cluster.objects
     objects.script.append(lambda: objects._merge({"metadata": {"annotations": {"a": "b"}}}))
 
     assert len(await read(api)) == 1
 
 
-async def test_conditions_are_transitions(api: Api) -> None:
+async def test_conditions_are_transitions(api):
     objects = api.cluster.objects
     objects.script.append(lambda: objects.look("Staging", condition("Stalled", "Refused", 1)))
 
     assert (await read(api))[-1]["data"]["conditions"][0]["reason"] == "Refused"
 
 
-async def test_a_deletion_is_the_last_event(api: Api) -> None:
+async def test_a_deletion_is_the_last_event(api):
     objects = api.cluster.objects
     objects.script.extend([objects.delete, lambda: objects.make({}, "uid-2")])
 
     assert [e["event"] for e in await read(api)] == ["weights", "deleted"]
 
 
-async def test_an_api_server_that_fails_ends_the_stream_and_not_the_process(
-    api: Api, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_api_server_that_fails_ends_the_stream_and_not_the_process(api, caplog):
     def fail() -> None:
         api.cluster.objects.script.append(fail)
         raise Unavailable("no answer")
@@ -156,12 +149,12 @@ async def test_an_api_server_that_fails_ends_the_stream_and_not_the_process(
     assert (await api.get("/v1/rl/state"))[0] == 200
 
 
-async def test_a_stream_needs_the_right_of_the_state(api: Api) -> None:
+async def test_a_stream_needs_the_right_of_the_state(api):
     assert (await api.get(PATH, None))[0] == 401
     assert (await api.get(PATH, STRANGER))[0] == 403
 
 
-async def test_a_fleet_without_weights_has_no_events(api: Api) -> None:
+async def test_a_fleet_without_weights_has_no_events(api):
     api.cluster.objects.delete()
 
     assert (await api.get(PATH))[0] == 404
@@ -172,7 +165,7 @@ async def test_a_fleet_without_weights_has_no_events(api: Api) -> None:
 
 @pytest.fixture
 async def slow(
-    lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch
+    lifecycle, monkeypatch
 ) -> AsyncIterator[tuple[TestClient[Any, Any], SlowObjects, Metrics]]:
     cluster, metrics = FakeCluster(), Metrics()
     objects = SlowObjects()
@@ -184,7 +177,7 @@ async def slow(
         yield http, objects, metrics
 
 
-async def test_a_quiet_stream_has_heartbeats_and_then_the_next_transition(slow) -> None:
+async def test_a_quiet_stream_has_heartbeats_and_then_the_next_transition(slow):
     http, objects, _ = slow
     async with asyncio.timeout(WITHIN_SECONDS), http.get(URL, headers=HEADERS) as reply:
         assert reply.content_type == "text/event-stream"
@@ -198,7 +191,7 @@ async def test_a_quiet_stream_has_heartbeats_and_then_the_next_transition(slow) 
     assert parsed(text)[1]["data"]["desired"]["version"] == "43"
 
 
-async def test_streams_are_bounded_and_a_client_that_leaves_makes_room(slow) -> None:
+async def test_streams_are_bounded_and_a_client_that_leaves_makes_room(slow):
     http, _, _ = slow
     async with asyncio.timeout(WITHIN_SECONDS):
         async with http.get(URL, headers=HEADERS) as first:
@@ -212,7 +205,7 @@ async def test_streams_are_bounded_and_a_client_that_leaves_makes_room(slow) -> 
                     break
 
 
-async def test_the_end_of_the_process_ends_a_stream(slow, lifecycle: Lifecycle) -> None:
+async def test_the_end_of_the_process_ends_a_stream(slow, lifecycle):
     http, _, _ = slow
     async with asyncio.timeout(WITHIN_SECONDS), http.get(URL, headers=HEADERS) as reply:
         await reply.content.readany()

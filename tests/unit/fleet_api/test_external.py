@@ -1,12 +1,10 @@
 """The control root of an External fleet: one call reaches all workers. They are real, on fake engines."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +74,7 @@ async def post(api: Api, path: str, body: Any = None, **options: Any) -> tuple[i
     return await api.send("POST", path, TRAINER, json=body, **options)
 
 
-async def test_prime_rls_update_reaches_every_worker(
-    api: Api, workers: list[AdminServer], tmp_path: Path
-) -> None:
+async def test_prime_rls_update_reaches_every_worker(api, workers, tmp_path):
     folder = write_tiny(tmp_path / "step_43")
     status, reply = await post(api, "/pause?mode=keep&clear_cache=false")
     assert (status, reply) == (200, {"status": "paused", "inflight_requests": 0})
@@ -94,9 +90,7 @@ async def test_prime_rls_update_reaches_every_worker(
     assert await api.get("/weight_info", TRAINER) == (200, {"weight_version": "43"})
 
 
-async def test_nemo_rls_reload_has_the_results_of_all_workers(
-    api: Api, workers: list[AdminServer], tmp_path: Path
-) -> None:
+async def test_nemo_rls_reload_has_the_results_of_all_workers(api, workers, tmp_path):
     path = str(write_tiny(tmp_path / "step_44"))
     body = {"method": "reload_weights", "args": [], "kwargs": {"weights_path": path}}
 
@@ -106,9 +100,7 @@ async def test_nemo_rls_reload_has_the_results_of_all_workers(
     assert await post(api, "/reset_prefix_cache") == (200, {"success": True})
 
 
-async def test_the_token_signs_and_never_leaves(
-    api: Api, workers: list[AdminServer], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_token_signs_and_never_leaves(api, workers, caplog):
     caplog.set_level(logging.DEBUG)
     answers = [await post(api, "/pause?mode=keep")]
     workers[0].admin.harness.engine.failures["resume"] = [touched()]
@@ -125,9 +117,7 @@ async def test_the_token_signs_and_never_leaves(
 
 
 @pytest.mark.parametrize("name", ["Jürgen@example.org", "x" * 300, "a\nb"])
-async def test_a_caller_whose_name_fits_no_header_drives_under_a_mark(
-    api: Api, workers: list[AdminServer], name: str
-) -> None:
+async def test_a_caller_whose_name_fits_no_header_drives_under_a_mark(api, workers, name):
     api.cluster.users[TRAINER]["username"] = name
     api.cluster.rights[name] = api.cluster.rights["system:serviceaccount:rl:trainer"]
 
@@ -137,9 +127,7 @@ async def test_a_caller_whose_name_fits_no_header_drives_under_a_mark(
     assert driver_of(name) != driver_of(f"{name}2")
 
 
-async def test_every_worker_has_the_caller_as_its_driver(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_every_worker_has_the_caller_as_its_driver(api, workers):
     await post(api, "/pause?mode=keep")
 
     drivers = {one.admin.harness.agent.lease.holder for one in workers}
@@ -156,8 +144,8 @@ async def dynamo(api: Api, key: str, path: str = "/fleets/rl/policy") -> Dynamo:
 
 @pytest.mark.parametrize("path", ["/fleets/rl/policy/v1", "/t/{key}/fleets/rl/policy"])
 async def test_both_of_dynamos_clients_update_each_worker_without_the_workers_token(
-    api: Api, workers: list[AdminServer], tmp_path: Path, path: str
-) -> None:
+    api, workers, tmp_path, path
+):
     key = "key-of-the-trainer-0"
     trainer = await dynamo(api, key, path.format(key=key))
     native, flat = (str(write_tiny(tmp_path / f"step_{step}")) for step in (43, 44))
@@ -174,9 +162,7 @@ async def test_both_of_dynamos_clients_update_each_worker_without_the_workers_to
     assert TOKEN not in json.dumps([one.headers for one in workers])
 
 
-async def test_a_call_to_one_worker_reaches_no_other_and_needs_the_same_right(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_a_call_to_one_worker_reaches_no_other_and_needs_the_same_right(api, workers):
     pause = "/workers/policy-1/engine/pause_generation"
     assert (await api.send("POST", pause, READER, json={}))[0] == 403
     status, reply = await post(api, pause, {"mode": "keep"})
@@ -200,9 +186,7 @@ async def test_a_call_to_one_worker_reaches_no_other_and_needs_the_same_right(
         ("policy-2", 503, "WorkersMissing"),
     ],
 )
-async def test_a_worker_that_cannot_be_called_is_named(
-    api: Api, workers: list[AdminServer], pod_name: str, status: int, reason: str
-) -> None:
+async def test_a_worker_that_cannot_be_called_is_named(api, workers, pod_name, status, reason):
     api.cluster.pods[2]["status"]["containerStatuses"] = []
     answered, problem = await post(api, f"/workers/{pod_name}/engine/resume_generation", {})
 
@@ -213,7 +197,7 @@ async def test_a_worker_that_cannot_be_called_is_named(
 # --- rights ---------------------------------------------------------------------------------------
 
 
-async def test_a_right_to_read_drives_no_worker(api: Api, workers: list[AdminServer]) -> None:
+async def test_a_right_to_read_drives_no_worker(api, workers):
     status, problem = await api.send("POST", "/pause", READER)
 
     assert (status, problem["reason"]) == (403, "Forbidden")
@@ -221,9 +205,7 @@ async def test_a_right_to_read_drives_no_worker(api: Api, workers: list[AdminSer
     assert [one.calls for one in workers] == [[]] * NUMBER
 
 
-async def test_a_fleet_that_is_not_named_is_409_and_its_secret_is_not_read(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_a_fleet_that_is_not_named_is_409_and_its_secret_is_not_read(api, workers):
     api.cluster.objects.fleet["metadata"]["name"] = "another"
     api.cluster.rights["system:serviceaccount:rl:trainer"] |= {
         ("get", "inferencefleets", "rl", "another"),
@@ -236,9 +218,7 @@ async def test_a_fleet_that_is_not_named_is_409_and_its_secret_is_not_read(
     assert not any("secrets" in path for _, path, _ in api.cluster.calls)
 
 
-async def test_a_second_trainer_is_409_with_the_name_of_the_first(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_a_second_trainer_is_409_with_the_name_of_the_first(api, workers):
     api.cluster.users["second"] = account("rl", "second")
     api.cluster.rights["system:serviceaccount:rl:second"] = api.cluster.rights[
         "system:serviceaccount:rl:trainer"
@@ -252,7 +232,7 @@ async def test_a_second_trainer_is_409_with_the_name_of_the_first(
     assert [one["status"] for one in problem["workers"]] == [409, None, None]
 
 
-async def test_two_static_keys_are_two_trainers(api: Api, workers: list[AdminServer]) -> None:
+async def test_two_static_keys_are_two_trainers(api, workers):
     keys = ("key-of-trainer-one-0", "key-of-trainer-two-0")
     (api.keys / "rl.policy").write_text("\n".join(keys))
     assert (await api.send("POST", "/pause?mode=keep", keys[0]))[0] == 200
@@ -265,9 +245,7 @@ async def test_two_static_keys_are_two_trainers(api: Api, workers: list[AdminSer
     assert not any(key in json.dumps([problem, list(holders)]) for key in keys)
 
 
-async def test_two_trainers_at_the_same_moment_are_one_and_a_409(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_two_trainers_at_the_same_moment_are_one_and_a_409(api, workers):
     api.cluster.users["second"] = account("rl", "second")
     api.cluster.rights["system:serviceaccount:rl:second"] = api.cluster.rights[
         "system:serviceaccount:rl:trainer"
@@ -287,9 +265,7 @@ async def test_two_trainers_at_the_same_moment_are_one_and_a_409(
 
 
 @pytest.mark.parametrize("flags", [["--external-fleets=rl/policy", "--concurrent-requests=1"]])
-async def test_a_call_that_waits_for_workers_holds_no_place_of_others(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_a_call_that_waits_for_workers_holds_no_place_of_others(api, workers):
     gate = workers[0].admin.harness.engine.gates["pause keep"] = asyncio.Event()
     first = asyncio.create_task(post(api, "/pause?mode=keep"))
     await soon(lambda: ("POST", "/pause?mode=keep") in workers[0].calls)
@@ -299,9 +275,7 @@ async def test_a_call_that_waits_for_workers_holds_no_place_of_others(
     assert (await first)[0] == 200
 
 
-async def test_only_the_first_call_to_a_worker_needs_its_state(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_only_the_first_call_to_a_worker_needs_its_state(api, workers):
     assert (await post(api, "/pause"))[0] == 200
     assert (await post(api, "/resume"))[0] == 200
 
@@ -309,9 +283,7 @@ async def test_only_the_first_call_to_a_worker_needs_its_state(
     assert [one.calls for one in workers] == [expected] * NUMBER
 
 
-async def test_a_worker_that_has_started_again_gets_the_call_as_well(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_a_worker_that_has_started_again_gets_the_call_as_well(api, workers):
     assert (await post(api, "/pause"))[0] == 200
     workers[1].calls.clear()
     workers[1].admin.start_again("i-2")
@@ -320,9 +292,7 @@ async def test_a_worker_that_has_started_again_gets_the_call_as_well(
     assert workers[1].calls == [("POST", "/resume"), ("GET", STATE_PATH), ("POST", "/resume")]
 
 
-async def test_a_call_that_a_worker_has_accepted_is_not_sent_again(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_a_call_that_a_worker_has_accepted_is_not_sent_again(api, workers):
     assert (await post(api, "/pause"))[0] == 200
     workers[1].calls.clear()
     workers[1].gets_everything_twice = True
@@ -332,9 +302,7 @@ async def test_a_call_that_a_worker_has_accepted_is_not_sent_again(
     assert workers[1].calls == [("POST", "/resume"), ("GET", STATE_PATH)]
 
 
-async def test_pods_that_have_not_changed_are_read_once(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_pods_that_have_not_changed_are_read_once(api, workers):
     for path in ("/pause", "/resume"):
         assert (await post(api, path))[0] == 200
 
@@ -358,9 +326,7 @@ async def test_pods_that_have_not_changed_are_read_once(
         ),
     ],
 )
-async def test_pods_that_have_changed_are_read_again(
-    api: Api, workers: list[AdminServer], change: Callable[[list[Any]], None]
-) -> None:
+async def test_pods_that_have_changed_are_read_again(api, workers, change):
     assert (await post(api, "/pause"))[0] == 200
     change(api.cluster.pods)
     await post(api, "/resume")
@@ -368,9 +334,7 @@ async def test_pods_that_have_changed_are_read_again(
     assert api.cluster.times_all_pods_were_read == 2
 
 
-async def test_all_pods_are_read_while_one_starts_and_after_a_failure(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_all_pods_are_read_while_one_starts_and_after_a_failure(api, workers):
     started = api.cluster.pods[2]["status"].pop("containerStatuses")
     api.cluster.pods[2]["status"]["containerStatuses"] = []
     assert (await post(api, "/pause"))[0] == 200
@@ -384,9 +348,7 @@ async def test_all_pods_are_read_while_one_starts_and_after_a_failure(
     assert api.cluster.times_all_pods_were_read == 3
 
 
-async def test_without_the_columns_of_the_table_all_pods_are_read(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_without_the_columns_of_the_table_all_pods_are_read(api, workers):
     api.cluster.columns.remove("IP")
     for path in ("/pause", "/resume"):
         assert (await post(api, path))[0] == 200
@@ -397,9 +359,7 @@ async def test_without_the_columns_of_the_table_all_pods_are_read(
 # --- failures -------------------------------------------------------------------------------------
 
 
-async def test_a_worker_that_is_silent_is_503_with_the_outcome_of_each(
-    api: Api, workers: list[AdminServer], tmp_path: Path
-) -> None:
+async def test_a_worker_that_is_silent_is_503_with_the_outcome_of_each(api, workers, tmp_path):
     folder = write_tiny(tmp_path / "step_43")
     await workers[1].close()
     status, problem = await post(api, "/update_weights", {"weight_dir": str(folder)})
@@ -410,9 +370,7 @@ async def test_a_worker_that_is_silent_is_503_with_the_outcome_of_each(
     assert problem["detail"].startswith("2 of 3 workers succeeded. policy-1:")
 
 
-async def test_a_worker_whose_answer_is_too_long_counts_as_silent(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_a_worker_whose_answer_is_too_long_counts_as_silent(api, workers):
     objects = b'{"is_paused": [' + b"{}," * MAX_REPLY_BYTES + b"{}]}"
     workers[1].says = {"/is_paused": objects}
     status, problem = await api.get("/is_paused")
@@ -423,9 +381,7 @@ async def test_a_worker_whose_answer_is_too_long_counts_as_silent(
     assert f"the limit is {MAX_REPLY_BYTES}" in problem["workers"][1]["message"]
 
 
-async def test_workers_whose_answers_are_too_long_together_count_as_silent(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_workers_whose_answers_are_too_long_together_count_as_silent(api, workers):
     text = json.dumps({"is_paused": "x" * (MAX_REPLY_BYTES * 2 // 3)}).encode()
     for one in workers:
         one.says = {"/is_paused": text}
@@ -436,9 +392,7 @@ async def test_workers_whose_answers_are_too_long_together_count_as_silent(
 
 
 @pytest.mark.parametrize("content", [b"[]", b"{", b""])
-async def test_a_worker_that_answers_with_no_object_counts_as_silent(
-    api: Api, workers: list[AdminServer], content: bytes
-) -> None:
+async def test_a_worker_that_answers_with_no_object_counts_as_silent(api, workers, content):
     workers[1].says = {"/is_paused": content}
     status, problem = await api.get("/is_paused")
 
@@ -448,9 +402,7 @@ async def test_a_worker_that_answers_with_no_object_counts_as_silent(
 @pytest.mark.parametrize(
     "state", [{"instance": "i" * 129}, {"instance": ["i"]}, {"instance": ""}, {}]
 )
-async def test_a_worker_whose_state_names_no_valid_process_gets_no_call(
-    api: Api, workers: list[AdminServer], state: Any
-) -> None:
+async def test_a_worker_whose_state_names_no_valid_process_gets_no_call(api, workers, state):
     workers[1].says = {STATE_PATH: json.dumps(state).encode()}
     status, problem = await post(api, "/resume")
 
@@ -459,9 +411,7 @@ async def test_a_worker_whose_state_names_no_valid_process_gets_no_call(
 
 
 @pytest.mark.parametrize("path", ["/load_lora_adapter", "/v1/load_lora_adapter"])
-async def test_a_silent_worker_is_500_for_an_adapter_which_prime_rl_repeats(
-    api: Api, workers: list[AdminServer], path: str
-) -> None:
+async def test_a_silent_worker_is_500_for_an_adapter_which_prime_rl_repeats(api, workers, path):
     await workers[1].close()
     body = {"lora_name": "judge", "lora_path": "/weights/judge/step_1"}
     for one in (workers[0], workers[2]):
@@ -471,9 +421,7 @@ async def test_a_silent_worker_is_500_for_an_adapter_which_prime_rl_repeats(
     assert (status, problem["reason"]) == (500, "WorkersUnavailable")
 
 
-async def test_a_refusal_is_final_also_when_another_worker_is_silent(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_a_refusal_is_final_also_when_another_worker_is_silent(api, workers):
     await workers[1].close()
     status, problem = await post(api, "/update_weights", {"weight_dir": "/etc"})
 
@@ -481,9 +429,7 @@ async def test_a_refusal_is_final_also_when_another_worker_is_silent(
     assert versions(workers) == ["base"] * NUMBER
 
 
-async def test_an_engine_that_fails_is_5xx_and_its_repetition_is_final(
-    api: Api, workers: list[AdminServer], tmp_path: Path
-) -> None:
+async def test_an_engine_that_fails_is_5xx_and_its_repetition_is_final(api, workers, tmp_path):
     folder = write_tiny(tmp_path / "step_43")
     workers[2].admin.harness.engine.failures["load"] = [touched()]
     body = {"weight_dir": str(folder)}
@@ -493,9 +439,7 @@ async def test_an_engine_that_fails_is_5xx_and_its_repetition_is_final(
     assert [one["status"] for one in problem["workers"]] == [200, 200, 500]
 
 
-async def test_a_transfer_that_fails_at_one_worker_is_started_over_at_all(
-    api: Api, workers: list[AdminServer], tmp_path: Path
-) -> None:
+async def test_a_transfer_that_fails_at_one_worker_is_started_over_at_all(api, workers, tmp_path):
     # Weights from files can be restored, so the worker that fails keeps serving.
     files = {"weight_dir": str(write_tiny(tmp_path / "step_6"))}
     assert (await post(api, "/update_weights", files))[0] == 200
@@ -521,9 +465,7 @@ async def test_a_transfer_that_fails_at_one_worker_is_started_over_at_all(
     assert phases(workers) == [Phase.SERVING, Phase.JOINING, Phase.SERVING]
 
 
-async def test_a_worker_that_has_not_started_gets_no_call(
-    api: Api, workers: list[AdminServer], tmp_path: Path
-) -> None:
+async def test_a_worker_that_has_not_started_gets_no_call(api, workers, tmp_path):
     api.cluster.pods[2]["status"]["containerStatuses"] = []
     folder = write_tiny(tmp_path / "step_43")
 
@@ -531,17 +473,13 @@ async def test_a_worker_that_has_not_started_gets_no_call(
     assert workers[2].calls == []
 
 
-async def test_a_fleet_without_a_started_worker_is_503(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_a_fleet_without_a_started_worker_is_503(api, workers):
     api.cluster.pods = []
 
     assert (await post(api, "/pause"))[0] == 503
 
 
-async def test_a_pod_that_has_taken_the_address_is_not_believed(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_a_pod_that_has_taken_the_address_is_not_believed(api, workers):
     api.cluster.pods[1]["metadata"]["uid"] = "uid-of-the-pod-before"
     status, problem = await post(api, "/resume")
 
@@ -550,8 +488,8 @@ async def test_a_pod_that_has_taken_the_address_is_not_believed(
 
 @pytest.mark.parametrize(("key", "status"), [("a b", 400), ("", 400), ("step-43", 200)])
 async def test_an_idempotency_key_must_be_well_formed_and_repeats_the_call(
-    api: Api, workers: list[AdminServer], tmp_path: Path, key: str, status: int
-) -> None:
+    api, workers, tmp_path, key, status
+):
     body = {"weight_dir": str(write_tiny(tmp_path / "step_43"))}
     for _ in range(2):
         answered, _ = await post(api, "/update_weights", body, headers={"Idempotency-Key": key})
@@ -561,9 +499,7 @@ async def test_an_idempotency_key_must_be_well_formed_and_repeats_the_call(
     assert [[c for c in one.calls if c[0] == "POST"] for one in workers] == [calls] * NUMBER
 
 
-async def test_a_body_beyond_the_limit_of_its_route_is_413(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_a_body_beyond_the_limit_of_its_route_is_413(api, workers):
     large = {"weight_dir": "/weights/step_43", "padding": "x" * (64 * 1024)}
 
     assert (await post(api, "/pause", large))[0] == 413
@@ -574,17 +510,13 @@ async def test_a_body_beyond_the_limit_of_its_route_is_413(
     "data",
     [{}, {"token": "%"}, {"token": ""}, {"token": base64.b64encode(b"\xff").decode()}],
 )
-async def test_a_secret_without_a_token_is_502(
-    api: Api, workers: list[AdminServer], data: dict[str, str]
-) -> None:
+async def test_a_secret_without_a_token_is_502(api, workers, data):
     api.cluster.secrets[SECRET]["data"] = data
 
     assert (await post(api, "/pause"))[0] == 502
 
 
-async def test_the_secret_of_an_earlier_fleet_signs_nothing(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_the_secret_of_an_earlier_fleet_signs_nothing(api, workers):
     api.cluster.secrets[SECRET]["metadata"]["ownerReferences"] = [{"uid": "before"}]
 
     assert (await post(api, "/pause"))[0] == 502
@@ -600,14 +532,14 @@ def target(ordinal: int) -> Target:
     return Target(f"policy-{ordinal}", f"uid-{ordinal}", "http://10.0.0.1:8081", 4)
 
 
-def test_the_ranks_of_workers_follow_another_in_the_order_of_their_numbers() -> None:
+def test_the_ranks_of_workers_follow_another_in_the_order_of_their_numbers():
     parts = split_init_info({"init_info": INIT}, [target(n) for n in range(3)])
 
     assert [part["init_info"]["rank_offset"] for part in parts] == [1, 5, 9]
     assert {part["init_info"]["master_port"] for part in parts} == {51216}
 
 
-def test_the_ranks_of_prime_rl_begin_where_it_wants_them() -> None:
+def test_the_ranks_of_prime_rl_begin_where_it_wants_them():
     asked = {"host": "h", "port": 1, "rank_offset": 0, "inference_world_size": 12}
 
     parts = split_broadcaster(asked, [target(n) for n in range(3)])
@@ -617,15 +549,13 @@ def test_the_ranks_of_prime_rl_begin_where_it_wants_them() -> None:
 @pytest.mark.parametrize(
     "info", [{}, {"rank_offset": True, "world_size": 13}, INIT | {"world_size": 12}, "text"]
 )
-def test_ranks_that_do_not_fit_are_422(info: Any) -> None:
+def test_ranks_that_do_not_fit_are_422(info):
     with pytest.raises(Problem) as refused:
         split_init_info({"init_info": info}, [target(n) for n in range(3)])
     assert refused.value.status == 422
 
 
-async def test_all_workers_know_that_they_join_one_new_group(
-    api: Api, workers: list[AdminServer]
-) -> None:
+async def test_all_workers_know_that_they_join_one_new_group(api, workers):
     """A trainer that resumes joins again, and sends the same versions with other weights."""
     prime_rl = {"host": "h", "port": 1, "rank_offset": 0, "inference_world_size": 4 * NUMBER}
     init = {**INIT, "world_size": 4 * NUMBER + 1}
@@ -642,7 +572,7 @@ async def test_all_workers_know_that_they_join_one_new_group(
     assert len(set(runs)) == len(runs)
 
 
-async def test_a_transfer_needs_every_worker(api: Api, workers: list[AdminServer]) -> None:
+async def test_a_transfer_needs_every_worker(api, workers):
     api.cluster.pods.pop()
     status, problem = await post(api, "/init_weight_transfer_engine", {"init_info": INIT})
 
@@ -668,7 +598,7 @@ def reply(status: int, document: Any) -> WorkerReply:
         ([{"a": 1}, {}], {"a": None}),
     ],
 )
-def test_replies_together_have_the_fields_of_one(bodies: list[Any], merged: Any) -> None:
+def test_replies_together_have_the_fields_of_one(bodies, merged):
     assert together([reply(200, body) for body in bodies]) == merged
 
 
@@ -682,9 +612,7 @@ def test_replies_together_have_the_fields_of_one(bodies: list[Any], merged: Any)
         ((200, 413, 200), 409),
     ],
 )
-def test_a_refusal_of_one_worker_is_that_of_the_fleet(
-    statuses: tuple[int, ...], status: int
-) -> None:
+def test_a_refusal_of_one_worker_is_that_of_the_fleet(statuses, status):
     replies = [reply(status, {}) for status in statuses]
     problem = present(failure([target(n) for n in range(3)], replies))
 
@@ -693,15 +621,13 @@ def test_a_refusal_of_one_worker_is_that_of_the_fleet(
 
 
 @pytest.mark.parametrize("reason", ["StaleCall", "WrongPod"])
-def test_a_worker_that_was_replaced_in_the_meantime_does_not_count_as_a_refusal(
-    reason: str,
-) -> None:
+def test_a_worker_that_was_replaced_in_the_meantime_does_not_count_as_a_refusal(reason):
     problem = present(failure([target(0)], [reply(409, {"error": {"type": reason}})]))
 
     assert problem.status == 503
 
 
-def test_a_long_message_of_a_worker_is_cut() -> None:
+def test_a_long_message_of_a_worker_is_cut():
     error = {"error": {"type": "X" * 1000, "message": "y" * 10_000}}
     problem = present(failure([target(0)], [reply(409, error)]))
 

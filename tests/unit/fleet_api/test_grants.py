@@ -1,7 +1,5 @@
 """The namespace of an External fleet grants the RL API its admin token, or an administrator names the fleet."""
 
-from __future__ import annotations
-
 import base64
 
 import pytest
@@ -52,10 +50,8 @@ def cluster_with(*, right: bool) -> FakeCluster:
     ids=["granted", "not granted", "named", "granted, but others are named"],
 )
 async def test_a_fleet_is_called_if_its_namespace_grants_it_and_the_list_does_not_forbid_it(
-    named: tuple[tuple[str, str], ...],
-    right: bool,
-    calls: bool,
-) -> None:
+    named, right, calls
+):
     grants = Grants(named, cluster_with(right=right), Places(8))
 
     assert await grants.permit(fleet()) is calls
@@ -67,12 +63,12 @@ async def test_a_fleet_is_called_if_its_namespace_grants_it_and_the_list_does_no
     assert refused.value.reason == "ExternallyManaged"
 
 
-async def test_a_named_fleet_whose_secret_may_not_be_read_is_a_fault_of_the_chart() -> None:
+async def test_a_named_fleet_whose_secret_may_not_be_read_is_a_fault_of_the_chart():
     with pytest.raises(Forbidden):
         await Grants((NAMED,), cluster_with(right=False), Places(8)).admin_token(fleet())
 
 
-async def test_the_secret_of_a_fleet_that_the_operator_manages_is_not_read() -> None:
+async def test_the_secret_of_a_fleet_that_the_operator_manages_is_not_read():
     cluster = cluster_with(right=True)
 
     assert not await Grants((), cluster, Places(8)).permit(fleet("Operator"))

@@ -1,13 +1,10 @@
 """Strangers that open connections, and send no whole request, cost the RL API little."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 import uvloop
@@ -97,9 +94,7 @@ async def has_ended(connection: Connection) -> bool:
         return True
 
 
-async def test_the_longest_heads_end_beyond_a_limit_of_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_longest_heads_end_beyond_a_limit_of_all(monkeypatch):
     monkeypatch.setattr(heads, "MAX_BYTES", 2 * len(HEADERS) + 100_000)
     served = Served()
     async with served.running():
@@ -115,9 +110,7 @@ async def test_the_longest_heads_end_beyond_a_limit_of_all(
             task.cancel()
 
 
-async def test_strangers_with_many_short_heads_end_no_request_that_comes_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_strangers_with_many_short_heads_end_no_request_that_comes_whole(monkeypatch):
     """Its body is in the same bytes as its head, and longer than any of the strangers' heads."""
     monkeypatch.setattr(heads, "MAX_BYTES", 200_000)
     served = Served()
@@ -130,9 +123,7 @@ async def test_strangers_with_many_short_heads_end_no_request_that_comes_whole(
             assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
 
 
-def test_a_head_that_came_while_the_loop_was_busy_is_read_before_its_time_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_head_that_came_while_the_loop_was_busy_is_read_before_its_time_ends(monkeypatch):
     monkeypatch.setattr(heads, "SECONDS", 0.2)
 
     async def play() -> None:
@@ -148,16 +139,12 @@ def test_a_head_that_came_while_the_loop_was_busy_is_read_before_its_time_ends(
 
 
 @pytest.mark.parametrize("first", [b"", GET], ids=["none", "a part"])
-async def test_a_head_that_does_not_come_ends_its_connection(
-    served: Served, monkeypatch: pytest.MonkeyPatch, first: bytes
-) -> None:
+async def test_a_head_that_does_not_come_ends_its_connection(served, monkeypatch, first):
     monkeypatch.setattr(heads, "SECONDS", 0.2)
     assert await has_ended(await served.open(first))
 
 
-async def test_the_second_head_of_a_connection_has_the_same_limits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_second_head_of_a_connection_has_the_same_limits(monkeypatch):
     monkeypatch.setattr(heads, "MAX_BYTES", 100_000)
     served = Served()
     async with served.running():
@@ -176,9 +163,7 @@ async def test_the_second_head_of_a_connection_has_the_same_limits(
         assert await asyncio.wait_for(reached_end(reader), 10)
 
 
-async def test_a_request_that_runs_and_a_body_that_comes_slowly_do_not_end(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_request_that_runs_and_a_body_that_comes_slowly_do_not_end(served, monkeypatch):
     monkeypatch.setattr(heads, "SECONDS", 0.1)
     monkeypatch.setattr(heads, "MAX_BYTES", 10_000)
     head = b"PUT /%s HTTP/1.1\r\nHost: a\r\nContent-Length: 400000\r\n\r\n"
@@ -192,7 +177,7 @@ async def test_a_request_that_runs_and_a_body_that_comes_slowly_do_not_end(
         assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
 
 
-async def test_the_rest_of_a_refused_body_is_not_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_rest_of_a_refused_body_is_not_a_head(monkeypatch):
     monkeypatch.setattr(heads, "SECONDS", 0.2)
     monkeypatch.setattr(heads, "MAX_BYTES", 10_000)
     served = Served()
@@ -207,9 +192,7 @@ async def test_the_rest_of_a_refused_body_is_not_a_head(monkeypatch: pytest.Monk
         assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
 
 
-async def test_requests_with_bodies_in_chunks_do_not_add_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_requests_with_bodies_in_chunks_do_not_add_up(monkeypatch):
     monkeypatch.setattr(heads, "MAX_BYTES", 100_000)
     served = Served()
     async with served.running():
@@ -221,9 +204,7 @@ async def test_requests_with_bodies_in_chunks_do_not_add_up(
             assert reply.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_the_oldest_idle_connection_gives_way_and_running_requests_stay(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_oldest_idle_connection_gives_way_and_running_requests_stay(served, monkeypatch):
     monkeypatch.setattr(heads, "MAX_CONNECTIONS", 3)
     running, _ = await served.open(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
     assert await served.answers()
@@ -233,9 +214,7 @@ async def test_the_oldest_idle_connection_gives_way_and_running_requests_stay(
     assert b" 200 " in await asyncio.wait_for(running.readline(), 10)
 
 
-async def test_requests_that_wait_for_their_refusal_give_way(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_requests_that_wait_for_their_refusal_give_way(served, monkeypatch):
     """A stranger could hold all connections with them."""
     monkeypatch.setattr(heads, "MAX_CONNECTIONS", 3)
     running, _ = await served.open(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -248,8 +227,8 @@ async def test_requests_that_wait_for_their_refusal_give_way(
 
 
 async def test_new_connections_end_while_all_others_have_requests_and_are_counted(
-    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    served, monkeypatch, caplog
+):
     monkeypatch.setattr(heads, "MAX_CONNECTIONS", 2)
     slow = b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n"
     running = [await served.open(slow) for _ in range(2)]
@@ -264,9 +243,7 @@ async def test_new_connections_end_while_all_others_have_requests_and_are_counte
         assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
 
 
-async def test_a_handshake_that_does_not_come_ends_its_connection(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_a_handshake_that_does_not_come_ends_its_connection(monkeypatch, tmp_path):
     monkeypatch.setattr(listeners, "HANDSHAKE_SECONDS", 0.2)
     certificate, key = issue(tmp_path, "localhost")
     port = free_port()
@@ -277,9 +254,7 @@ async def test_a_handshake_that_does_not_come_ends_its_connection(
         writer.close()
 
 
-async def test_connections_without_a_handshake_take_no_place_of_others(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_connections_without_a_handshake_take_no_place_of_others(monkeypatch, tmp_path):
     monkeypatch.setattr(heads, "MAX_CONNECTIONS", 3)
     certificate, key = issue(tmp_path, "localhost")
     port = free_port()
@@ -298,9 +273,7 @@ async def test_connections_without_a_handshake_take_no_place_of_others(
         writer.close()
 
 
-async def test_a_request_that_is_not_http_leaves_nothing_for_pythons_collector(
-    served: Served,
-) -> None:
+async def test_a_request_that_is_not_http_leaves_nothing_for_pythons_collector(served):
     sent = GET + b"X: " + b"a" * 60_000 + b"\r\n"
     await leave_behind(served.port, sent, times=1)
     assert await leave_behind(served.port, sent, times=20) < 4 * len(sent)

@@ -1,7 +1,5 @@
 """Requests of the RL API that are sent again with their key are carried out once."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from functools import partial
@@ -16,7 +14,7 @@ from rlfleet.errors import Refused
 from rlfleet.ports import Kind
 
 
-async def test_a_request_with_a_known_key_is_answered_and_not_repeated(api: Api) -> None:
+async def test_a_request_with_a_known_key_is_answered_and_not_repeated(api):
     first = await publish(api, key="step-43")
     made = len(patches(api))
     again = await publish(api, key="step-43")
@@ -26,9 +24,7 @@ async def test_a_request_with_a_known_key_is_answered_and_not_repeated(api: Api)
     assert len(patches(api)) == made == 1
 
 
-async def test_only_a_new_request_for_an_applied_version_makes_the_operator_look_again(
-    api: Api,
-) -> None:
+async def test_only_a_new_request_for_an_applied_version_makes_the_operator_look_again(api):
     await publish(api, key="step-43")
     assert "rlfleet.dev/retry" not in api.cluster.objects.weights["metadata"]["annotations"]
     await publish(api, key="step-43")
@@ -40,12 +36,12 @@ async def test_only_a_new_request_for_an_applied_version_makes_the_operator_look
     assert weights["status"]["retried"] == mark
 
 
-async def test_a_retry_with_a_known_key_tries_once(api: Api) -> None:
+async def test_a_retry_with_a_known_key_tries_once(api):
     assert [(await change(api, "retry", "once"))[0] for _ in range(2)] == [200, 200]
     assert len(patches(api)) == 1
 
 
-async def test_a_repetition_is_not_answered_with_a_version_that_came_after_it(api: Api) -> None:
+async def test_a_repetition_is_not_answered_with_a_version_that_came_after_it(api):
     objects = api.cluster.objects
     objects._obeys = False
     assert (await publish(api, "43", key="step-43"))[0] == 504
@@ -62,7 +58,7 @@ async def test_a_repetition_is_not_answered_with_a_version_that_came_after_it(ap
     assert (status, reply.get("reason")) == (409, "Superseded")
 
 
-async def test_a_repetition_of_a_retry_ignores_the_refusal_from_before_it(api: Api) -> None:
+async def test_a_repetition_of_a_retry_ignores_the_refusal_from_before_it(api):
     objects = api.cluster.objects
     objects._obeys = False
     objects.desire(version="43")
@@ -75,7 +71,7 @@ async def test_a_repetition_of_a_retry_ignores_the_refusal_from_before_it(api: A
     assert (status, rollout.get("applied")) == (200, True)
 
 
-async def test_a_repetition_of_a_retry_is_answered_at_once_with_its_own_refusal(api: Api) -> None:
+async def test_a_repetition_of_a_retry_is_answered_at_once_with_its_own_refusal(api):
     objects = api.cluster.objects
     objects._obeys = False
     objects.desire(version="43")
@@ -88,7 +84,7 @@ async def test_a_repetition_of_a_retry_is_answered_at_once_with_its_own_refusal(
     assert objects.now == before, "the repetition waited"
 
 
-async def test_a_late_repetition_does_not_bring_an_old_version_back(api: Api) -> None:
+async def test_a_late_repetition_does_not_bring_an_old_version_back(api):
     await publish(api, "43", key="step-43")
     await publish(api, "44", key="step-44")
 
@@ -109,8 +105,8 @@ async def test_a_late_repetition_does_not_bring_an_old_version_back(api: Api) ->
     ],
 )
 async def test_a_late_repetition_does_not_take_the_same_number_of_another_run_for_its_own(
-    api: Api, first: Any, second: Any, by: str
-) -> None:
+    api, first, second, by
+):
     for body, key in ((first, "of-run-7"), (second, "of-run-8")):
         assert (await publish(api, key=key, **body))[0] == 200
 
@@ -119,9 +115,7 @@ async def test_a_late_repetition_does_not_take_the_same_number_of_another_run_fo
     assert f"replaced by {by} " in problem["detail"]
 
 
-async def test_a_late_repetition_of_a_rollback_that_had_nothing_to_do_does_nothing(
-    api: Api,
-) -> None:
+async def test_a_late_repetition_of_a_rollback_that_had_nothing_to_do_does_nothing(api):
     back = partial(change, api, "rollback", "back", version="42")
     assert (await back())[0] == 200
     await publish(api, "43", key="step-43")
@@ -131,9 +125,7 @@ async def test_a_late_repetition_of_a_rollback_that_had_nothing_to_do_does_nothi
     assert api.cluster.objects.weights["spec"]["version"] == "43"
 
 
-async def test_a_late_repetition_of_a_rollback_does_not_take_another_runs_number_for_its_own(
-    api: Api,
-) -> None:
+async def test_a_late_repetition_of_a_rollback_does_not_take_another_runs_number_for_its_own(api):
     back = partial(change, api, "rollback", "back", version="41")
     assert [(await back())[0] for _ in range(2)] == [200, 200]
     await publish(api, "41", runID="run-8")
@@ -143,9 +135,7 @@ async def test_a_late_repetition_of_a_rollback_does_not_take_another_runs_number
     assert "replaced by 41 of run run-8 " in problem["detail"]
 
 
-async def test_a_rollback_with_a_key_keeps_run_and_files_together_after_a_conflict(
-    api: Api,
-) -> None:
+async def test_a_rollback_with_a_key_keeps_run_and_files_together_after_a_conflict(api):
     api.cluster.objects.desire(runID="run-7", source={"path": "/run-7/step_{version}"})
     pin = {"version": "41", "runID": "run-7", "digest": f"sha256:{'4' * 64}"}
     pinned = [pin | {"source": {"path": "/run-7/step_41"}}]
@@ -183,7 +173,7 @@ async def both(api: Api, first: Any, second: Any) -> Any:
     return results
 
 
-async def test_keys_that_are_written_at_the_same_time_are_both_remembered(api: Api) -> None:
+async def test_keys_that_are_written_at_the_same_time_are_both_remembered(api):
     results = await both(
         api,
         publish(api, "43", key="step-43", wait=False),
@@ -198,7 +188,7 @@ async def test_keys_that_are_written_at_the_same_time_are_both_remembered(api: A
     assert api.cluster.objects.weights["spec"]["version"] == desired
 
 
-async def test_a_request_that_two_replicas_get_at_once_is_carried_out_once(api: Api) -> None:
+async def test_a_request_that_two_replicas_get_at_once_is_carried_out_once(api):
     retry = partial(change, api, "retry", "one", wait=False)
     results = await both(api, retry(), retry())
 
@@ -207,9 +197,7 @@ async def test_a_request_that_two_replicas_get_at_once_is_carried_out_once(api: 
     assert len(json.loads(annotation)) == 1
 
 
-async def test_a_status_that_the_operator_writes_does_not_fail_a_request_with_a_key(
-    api: Api,
-) -> None:
+async def test_a_status_that_the_operator_writes_does_not_fail_a_request_with_a_key(api):
     real = api.cluster.objects.patch
 
     async def patch(*arguments: Any) -> Any:
@@ -221,7 +209,7 @@ async def test_a_status_that_the_operator_writes_does_not_fail_a_request_with_a_
     assert (await publish(api, key="step-43"))[0] == 200
 
 
-async def test_one_key_for_two_requests_is_refused(api: Api) -> None:
+async def test_one_key_for_two_requests_is_refused(api):
     await publish(api, "43", key="same")
 
     status, problem = await publish(api, "44", key="same")
@@ -229,7 +217,7 @@ async def test_one_key_for_two_requests_is_refused(api: Api) -> None:
     assert api.cluster.objects.weights["spec"]["version"] == "43"
 
 
-async def test_two_callers_do_not_share_a_key(api: Api) -> None:
+async def test_two_callers_do_not_share_a_key(api):
     second_trainer(api)
     await publish(api, "43", key="same")
 
@@ -240,7 +228,7 @@ async def test_two_callers_do_not_share_a_key(api: Api) -> None:
     assert api.cluster.objects.weights["spec"]["version"] == "44"
 
 
-async def test_a_key_is_not_remembered_for_a_change_that_failed(api: Api) -> None:
+async def test_a_key_is_not_remembered_for_a_change_that_failed(api):
     real = api.cluster.objects.patch
 
     async def refuse(*_: Any) -> Any:
@@ -253,7 +241,7 @@ async def test_a_key_is_not_remembered_for_a_change_that_failed(api: Api) -> Non
     assert len(patches(api)) == 1
 
 
-async def test_the_last_keys_are_remembered_and_never_in_clear(api: Api) -> None:
+async def test_the_last_keys_are_remembered_and_never_in_clear(api):
     for version in range(43, 43 + MAX_KEYS + 5):
         await publish(api, str(version), key=f"secret-key-{version}")
 
@@ -263,7 +251,7 @@ async def test_the_last_keys_are_remembered_and_never_in_clear(api: Api) -> None
 
 
 @pytest.mark.parametrize("broken", ["{", "1", "[1]", '[["a"]]', "[[[["])
-async def test_an_annotation_that_cannot_be_read_stops_nothing(api: Api, broken: str) -> None:
+async def test_an_annotation_that_cannot_be_read_stops_nothing(api, broken):
     weights = api.cluster.objects.weights
     assert weights is not None
     weights["metadata"]["annotations"] = {ANNOTATION: broken}
@@ -272,14 +260,14 @@ async def test_an_annotation_that_cannot_be_read_stops_nothing(api: Api, broken:
 
 
 @pytest.mark.parametrize("key", [" ", "a b", "k" * 256])
-async def test_a_malformed_key_is_400(api: Api, key: str) -> None:
+async def test_a_malformed_key_is_400(api, key):
     status, problem = await publish(api, key=key)
 
     assert (status, problem["reason"]) == (400, "BadRequest")
     assert patches(api) == []
 
 
-async def test_a_first_patch_that_only_clears_a_rollback_does_not_use_the_key(api: Api) -> None:
+async def test_a_first_patch_that_only_clears_a_rollback_does_not_use_the_key(api):
     api.cluster.objects.desire(rollbackTo="41")
     await change(api, "rollback", "back", version="41")
     first, second = patches(api)

@@ -1,7 +1,5 @@
 """The files with keys of fleets: when they are read, and what is logged about them."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import Counter
@@ -10,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.fake_cluster import STRANGER
-from tests.unit.fleet_api.conftest import STATIC_KEY, Api
+from tests.unit.fleet_api.conftest import STATIC_KEY
 
 from fleet_api.keys import READ_SECONDS, PublicKeys, StaticKeys
 
@@ -32,9 +30,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[Path]:
 
 
 @pytest.mark.parametrize("sent", [STRANGER, "well-formed-and-unknown", None])
-async def test_requests_read_the_keys_of_a_fleet_at_most_once_a_second(
-    api: Api, opened: Counter[Path], sent: str | None
-) -> None:
+async def test_requests_read_the_keys_of_a_fleet_at_most_once_a_second(api, opened, sent):
     file = api.keys / "rl.policy"
     file.write_text(STATIC_KEY)
     opened.clear()
@@ -45,9 +41,7 @@ async def test_requests_read_the_keys_of_a_fleet_at_most_once_a_second(
     assert opened[file] <= 1 + (time.monotonic() - began) / READ_SECONDS
 
 
-async def test_requests_with_the_key_of_the_public_port_read_it_at_most_once_a_second(
-    api: Api, opened: Counter[Path]
-) -> None:
+async def test_requests_with_the_key_of_the_public_port_read_it_at_most_once_a_second(api, opened):
     file = api.public_keys / "rl.policy"
     file.write_text(STATIC_KEY)
     opened.clear()
@@ -58,9 +52,7 @@ async def test_requests_with_the_key_of_the_public_port_read_it_at_most_once_a_s
     assert opened[file] <= 1 + (time.monotonic() - began) / READ_SECONDS
 
 
-async def test_what_is_wrong_with_a_file_is_logged_once(
-    api: Api, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_is_wrong_with_a_file_is_logged_once(api, caplog):
     (api.keys / "rl.policy").write_text("short")
     (api.public_keys / "rl.policy").write_text("key\x07")
     for _ in range(5):
@@ -83,7 +75,7 @@ class TestTime:
     def allowed(self, *keys: str) -> list[bool]:
         return [self.static.allow(key, "rl", "policy") for key in keys]
 
-    def test_keys_are_exchanged_without_a_restart_and_without_a_gap(self) -> None:
+    def test_keys_are_exchanged_without_a_restart_and_without_a_gap(self):
         old, new = STATIC_KEY, "the-next-static-key"
         self.file.write_text(old)
         assert self.allowed(old, new) == [True, False]
@@ -99,14 +91,12 @@ class TestTime:
         assert self.allowed(old, new) == [False, False]
         assert self.public.of("rl", "policy") is None
 
-    def test_a_file_that_comes_later_counts_at_once(self) -> None:
+    def test_a_file_that_comes_later_counts_at_once(self):
         assert self.allowed(STATIC_KEY) == [False]
         self.file.write_text(STATIC_KEY)
         assert self.allowed(STATIC_KEY) == [True]
 
-    def test_each_content_with_a_short_key_is_logged_once(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_each_content_with_a_short_key_is_logged_once(self, caplog):
         caplog.set_level(logging.WARNING)
         for content in ("short", "short\nother"):
             self.file.write_text(content)
@@ -116,9 +106,7 @@ class TestTime:
 
         assert [one.args and one.args[0] for one in caplog.records] == ["1 key", "2 keys"]
 
-    def test_a_file_that_cannot_be_read_permits_nothing_and_is_logged_once(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_file_that_cannot_be_read_permits_nothing_and_is_logged_once(self, caplog):
         self.file.mkdir()
         for _ in range(10):
             self.now += READ_SECONDS
@@ -126,7 +114,7 @@ class TestTime:
 
         assert len(caplog.records) == 1
 
-    def test_names_without_a_file_take_no_memory(self) -> None:
+    def test_names_without_a_file_take_no_memory(self):
         self.file.write_text(STATIC_KEY)
         for number in range(100):
             assert not self.static.allow(STATIC_KEY, "rl", f"other-{number}")

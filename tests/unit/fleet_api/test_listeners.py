@@ -1,7 +1,5 @@
 """The ports: their addresses, and clients that send something else than HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 
@@ -40,9 +38,7 @@ async def answer_to(port: int, request: str) -> bytes:
     ],
     ids=["space", "version", "not-ascii", "host", "long", "header"],
 )
-async def test_a_request_that_is_not_http_leaves_a_line_without_its_key(
-    caplog: pytest.LogCaptureFixture, request_text: str
-) -> None:
+async def test_a_request_that_is_not_http_leaves_a_line_without_its_key(caplog, request_text):
     caplog.set_level(logging.DEBUG)
     settings = Settings(host="127.0.0.1", port=free_port())
     async with listening(*(web.Application() for _ in range(3)), settings):
@@ -54,7 +50,7 @@ async def test_a_request_that_is_not_http_leaves_a_line_without_its_key(
 
 
 @needs_ipv6
-async def test_each_port_listens_on_the_addresses_of_both_families() -> None:
+async def test_each_port_listens_on_the_addresses_of_both_families():
     settings = Settings(port=free_port(), metrics_port=free_port(), probe_port=free_port())
     found = []
     async with (
@@ -69,7 +65,7 @@ async def test_each_port_listens_on_the_addresses_of_both_families() -> None:
     assert found == [404] * 6
 
 
-async def test_the_port_of_the_probes_serves_them_and_no_fleet() -> None:
+async def test_the_port_of_the_probes_serves_them_and_no_fleet():
     lifecycle = Lifecycle()
     probes = add_health(web.Application(), lifecycle.not_ready)
     settings = Settings(host="127.0.0.1", port=free_port(), probe_port=free_port())

@@ -1,7 +1,5 @@
 """The event loop is shared: requests to one namespace's fleets do not take the time of others."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator
@@ -11,7 +9,6 @@ from typing import Any
 import pytest
 from tests.support.fake_cluster import READER, FakeCluster, pod
 from tests.support.waiting import soon
-from tests.unit.fleet_api.conftest import Api
 from tests.unit.fleet_api.test_grants import cluster_with, fleet
 
 import fleet_api.reads
@@ -69,8 +66,8 @@ async def used_up(shares: LoopTime, tenant: str) -> Problem:
 
 
 async def test_a_namespace_that_has_used_its_share_is_refused_for_a_moment_and_others_are_not(
-    shares: LoopTime, clock: Clock
-) -> None:
+    shares, clock
+):
     shares.note("mallory", 10)
     problem = await used_up(shares, "mallory")
     assert (problem.status, problem.reason) == (503, "NamespaceOverloaded")
@@ -80,13 +77,13 @@ async def test_a_namespace_that_has_used_its_share_is_refused_for_a_moment_and_o
     assert await shares.share("mallory", steps(1)) == "done"
 
 
-async def test_a_namespace_that_is_alone_has_no_limit(clock: Clock) -> None:
+async def test_a_namespace_that_is_alone_has_no_limit(clock):
     alone = LoopTime(clock)
     alone.note("only", 10)
     assert await alone.share("only", steps(1)) == "done"
 
 
-async def test_the_time_of_all_steps_counts_also_in_tasks_of_their_own(shares: LoopTime) -> None:
+async def test_the_time_of_all_steps_counts_also_in_tasks_of_their_own(shares):
     async def with_a_task() -> str:
         return await asyncio.ensure_future(measured(steps(60)))
 
@@ -94,12 +91,12 @@ async def test_the_time_of_all_steps_counts_also_in_tasks_of_their_own(shares: L
     assert (await used_up(shares, "mallory")).status == 503
 
 
-async def test_the_time_of_waits_does_not_count(shares: LoopTime) -> None:
+async def test_the_time_of_waits_does_not_count(shares):
     await shares.share("mallory", asyncio.sleep(0.2, "done"))
     assert shares.wait_seconds("mallory") == 0
 
 
-async def test_errors_and_cancellations_pass_through(shares: LoopTime) -> None:
+async def test_errors_and_cancellations_pass_through(shares):
     async def failing() -> None:
         await asyncio.sleep(0)
         raise ValueError("its own")
@@ -124,9 +121,7 @@ async def test_errors_and_cancellations_pass_through(shares: LoopTime) -> None:
     assert ended == ["cleaned up"]
 
 
-async def test_a_turn_waits_for_the_share_of_its_tenant_and_for_nothing_outside_of_a_request() -> (
-    None
-):
+async def test_a_turn_waits_for_the_share_of_its_tenant_and_for_nothing_outside_of_a_request():
     shares = LoopTime(time.monotonic)
     shares.note("victim", 0.01)
     waited: list[float] = []
@@ -143,9 +138,7 @@ async def test_a_turn_waits_for_the_share_of_its_tenant_and_for_nothing_outside_
     assert shares.wait_seconds("mallory") < 0.1
 
 
-async def test_requests_of_one_moment_go_on_in_turns_by_their_tenant(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_requests_of_one_moment_go_on_in_turns_by_their_tenant(api, monkeypatch):
     api.cluster.add_tenant("mallory", "eve")
     assert {(await api.get("/v1/rl/state"))[0], (await api.get(EVES, "eve"))[0]} == {200}
     begun, ended, begin = list[str](), list[str](), Authenticator.caller
@@ -175,7 +168,7 @@ async def test_requests_of_one_moment_go_on_in_turns_by_their_tenant(
     assert ended.index("rl") < 3 * AT_ONCE
 
 
-async def test_no_tenant_waits_for_more_than_one_request_of_each_other_one_at_a_time() -> None:
+async def test_no_tenant_waits_for_more_than_one_request_of_each_other_one_at_a_time():
     pace, gone = Pace(), list[str]()
 
     async def request(tenant: str) -> None:
@@ -187,9 +180,7 @@ async def test_no_tenant_waits_for_more_than_one_request_of_each_other_one_at_a_
     assert gone.index("rl") <= AT_ONCE + 2
 
 
-async def test_clients_that_ask_again_at_once_share_each_read_although_they_go_on_in_turns() -> (
-    None
-):
+async def test_clients_that_ask_again_at_once_share_each_read_although_they_go_on_in_turns():
     shares, reads, rounds, count = LoopTime(time.monotonic), SharedReads[str, None](), 10, 0
 
     async def read() -> None:
@@ -211,9 +202,7 @@ async def test_clients_that_ask_again_at_once_share_each_read_although_they_go_o
     assert count <= rounds + 2
 
 
-async def test_slow_objects_of_a_tenant_refuse_its_own_requests_alone(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_objects_of_a_tenant_refuse_its_own_requests_alone(api, monkeypatch):
     objects = api.cluster.add_tenant("mallory", "eve")
     read = objects.get
 
@@ -232,7 +221,7 @@ async def test_slow_objects_of_a_tenant_refuse_its_own_requests_alone(
     assert theirs == {(200, None), (503, "NamespaceOverloaded")}
 
 
-async def test_other_tasks_run_between_two_pods_of_a_page() -> None:
+async def test_other_tasks_run_between_two_pods_of_a_page():
     cluster = FakeCluster()
     cluster.pods = [pod(n) for n in range(50)]
     ticks = 0
@@ -250,7 +239,7 @@ async def test_other_tasks_run_between_two_pods_of_a_page() -> None:
     assert ticks >= 50
 
 
-async def test_reads_of_admin_tokens_take_turns_with_other_reads() -> None:
+async def test_reads_of_admin_tokens_take_turns_with_other_reads():
     cluster = cluster_with(right=True)
     places = Places(1)
     async with aclosing(_held(places)) as held:

@@ -1,7 +1,5 @@
 """The API's own metrics."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -41,9 +39,7 @@ async def shown(metrics: Metrics) -> str:
         return await reply.text()
 
 
-async def test_requests_authentications_reviews_and_changes_are_counted(
-    api: Api, metrics: Metrics
-) -> None:
+async def test_requests_authentications_reviews_and_changes_are_counted(api, metrics):
     for token in (READER, READER, STRANGER, None, STATIC_KEY):
         await api.get(STATE, token)
     await api.send("PUT", "/v1/rl/weights", TRAINER, json={"version": "43"})
@@ -66,7 +62,7 @@ async def test_requests_authentications_reviews_and_changes_are_counted(
     assert 'rlfleet_rl_api_requests_in_work{kind="own"} 0.0' in text
 
 
-async def test_invented_paths_and_methods_make_no_series(api: Api, metrics: Metrics) -> None:
+async def test_invented_paths_and_methods_make_no_series(api, metrics):
     for number in range(5):
         await api.send("PROPFIND", f"//nothing/{number}")
         await api.get(f"//fleets/rl/absent-{number}{STATE}", STRANGER)
@@ -76,7 +72,7 @@ async def test_invented_paths_and_methods_make_no_series(api: Api, metrics: Metr
     assert 'rlfleet_rl_api_requests_total{method="any",route="",status="404"} 5.0' in text
 
 
-async def test_the_page_names_every_series(metrics: Metrics) -> None:
+async def test_the_page_names_every_series(metrics):
     named = set(re.findall(r"rlfleet_rl_api_[a-z_]+", PAGE.read_text()))
     families = re.findall(r"# TYPE (rlfleet_rl_api_\S+) (\S+)", await shown(metrics))
 

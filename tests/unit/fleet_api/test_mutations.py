@@ -1,7 +1,5 @@
 """Requests that change the WeightVersion: their patches, outcomes, keys and audit lines."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from functools import partial
@@ -13,7 +11,6 @@ from tests.support.fake_objects import TIMINGS, condition
 from tests.support.waiting import soon
 from tests.unit.fleet_api.conftest import Api
 
-from fleet_api.lifecycle import Lifecycle
 from rlfleet.errors import Refused
 from rlfleet_resources.names import ANNOTATION_TRACEPARENT
 
@@ -60,7 +57,7 @@ def stall(api: Api, reason: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), CHANGES)
-async def test_a_right_to_read_changes_nothing(api: Api, method: str, path: str, body: Any) -> None:
+async def test_a_right_to_read_changes_nothing(api, method, path, body):
     status, problem = await api.send(method, path, READER, json=body)
 
     assert (status, problem["reason"]) == (403, "Forbidden")
@@ -69,9 +66,7 @@ async def test_a_right_to_read_changes_nothing(api: Api, method: str, path: str,
 
 
 @pytest.mark.parametrize(("method", "path", "body"), CHANGES)
-async def test_a_fleet_without_a_weight_version_has_nothing_to_change(
-    api: Api, method: str, path: str, body: Any
-) -> None:
+async def test_a_fleet_without_a_weight_version_has_nothing_to_change(api, method, path, body):
     api.cluster.objects.delete()
     assert (await api.send(method, path, TRAINER, json=body))[0] == 404
 
@@ -83,7 +78,7 @@ async def test_a_fleet_without_a_weight_version_has_nothing_to_change(
 # --- outcomes -------------------------------------------------------------------------------------
 
 
-async def test_a_version_that_is_applied_is_200_with_its_timings(api: Api) -> None:
+async def test_a_version_that_is_applied_is_200_with_its_timings(api):
     status, rollout = await publish(api, source={"path": "/weights/step_43"}, runID="run-7")
 
     assert (status, rollout["version"], rollout["applied"]) == (200, "43", True)
@@ -101,7 +96,7 @@ async def test_a_version_that_is_applied_is_200_with_its_timings(api: Api) -> No
     ]
 
 
-async def test_a_version_begins_in_the_trace_of_its_body(api: Api) -> None:
+async def test_a_version_begins_in_the_trace_of_its_body(api):
     span = f"00-{'a' * 32}-{'b' * 16}-01"
 
     assert (await publish(api, traceparent=span))[0] == 200
@@ -113,7 +108,7 @@ async def test_a_version_begins_in_the_trace_of_its_body(api: Api) -> None:
     assert (status, problem["reason"]) == (422, "InvalidBody")
 
 
-async def test_without_waiting_the_version_is_202(api: Api) -> None:
+async def test_without_waiting_the_version_is_202(api):
     status, rollout = await publish(api, wait=False)
 
     assert (status, rollout["applied"]) == (202, False)
@@ -133,9 +128,7 @@ async def test_without_waiting_the_version_is_202(api: Api) -> None:
         ("DeadlineExceeded", 409),
     ],
 )
-async def test_a_rollout_that_stalls_is_answered_at_once_with_its_reason(
-    api: Api, reason: str, status: int
-) -> None:
+async def test_a_rollout_that_stalls_is_answered_at_once_with_its_reason(api, reason, status):
     stall(api, reason)
     before = api.cluster.objects.now
     answered, problem = await publish(api, timeoutSeconds=600)
@@ -145,7 +138,7 @@ async def test_a_rollout_that_stalls_is_answered_at_once_with_its_reason(
     assert api.cluster.objects.now == before
 
 
-async def test_a_spec_that_the_api_server_refuses_is_422(api: Api) -> None:
+async def test_a_spec_that_the_api_server_refuses_is_422(api):
     async def refuse(*_: Any) -> Any:
         raise Refused("43", "Invalid", "spec.source.path: must not contain ..")
 
@@ -169,8 +162,8 @@ def only_growing(api: Api) -> None:
 )
 @pytest.mark.parametrize("key", ["", "a-key"])
 async def test_a_version_that_goes_back_within_its_run_is_409_with_both_ways_out(
-    api: Api, version: str, run: str | None, desired_run: str | None, key: str
-) -> None:
+    api, version, run, desired_run, key
+):
     api.cluster.objects.desire(version="42", runID=desired_run)
     only_growing(api)
 
@@ -182,9 +175,7 @@ async def test_a_version_that_goes_back_within_its_run_is_409_with_both_ways_out
 
 
 @pytest.mark.parametrize(("version", "run"), [("1", "run-8"), ("43", None), ("latest", None)])
-async def test_another_refusal_of_the_api_server_is_not_a_step_back(
-    api: Api, version: str, run: str | None
-) -> None:
+async def test_another_refusal_of_the_api_server_is_not_a_step_back(api, version, run):
     only_growing(api)
 
     status, problem = await publish(api, version, **({"runID": run} if run else {}))
@@ -192,7 +183,7 @@ async def test_another_refusal_of_the_api_server_is_not_a_step_back(
     assert (status, problem["reason"]) == (422, "Invalid")
 
 
-async def test_a_version_that_another_writer_replaces_is_409(api: Api) -> None:
+async def test_a_version_that_another_writer_replaces_is_409(api):
     api.cluster.objects._obeys = False
     api.cluster.objects.script.append(lambda: api.cluster.objects.desire(version="44"))
 
@@ -201,9 +192,7 @@ async def test_a_version_that_another_writer_replaces_is_409(api: Api) -> None:
     assert "replaced by 44" in problem["detail"]
 
 
-async def test_a_rollout_that_outlives_the_wait_is_504_so_that_clients_wait_again(
-    api: Api,
-) -> None:
+async def test_a_rollout_that_outlives_the_wait_is_504_so_that_clients_wait_again(api):
     api.cluster.objects._obeys = False
     status, problem = await publish(api, timeoutSeconds=5)
 
@@ -211,7 +200,7 @@ async def test_a_rollout_that_outlives_the_wait_is_504_so_that_clients_wait_agai
     assert api.cluster.objects.weights["spec"]["version"] == "43"
 
 
-async def test_a_rollback_permits_itself_and_finds_the_files(api: Api) -> None:
+async def test_a_rollback_permits_itself_and_finds_the_files(api):
     status, rollout = await change(api, "rollback", version="41")
 
     assert (status, rollout["version"], rollout["applied"]) == (200, "41", True)
@@ -219,9 +208,7 @@ async def test_a_rollback_permits_itself_and_finds_the_files(api: Api) -> None:
 
 
 @pytest.mark.parametrize("version", ["43", "41"])
-async def test_a_label_never_names_the_files_of_another_one_by_itself(
-    api: Api, version: str
-) -> None:
+async def test_a_label_never_names_the_files_of_another_one_by_itself(api, version):
     api.cluster.objects.desire(source={"path": "/weights/step_42"})
 
     status, problem = await publish(api, version)
@@ -232,7 +219,7 @@ async def test_a_label_never_names_the_files_of_another_one_by_itself(
     assert (await publish(api, "44", source={"path": "/weights/step_44"}))[0] == 200
 
 
-async def test_a_version_that_the_fleet_never_had_is_404_with_those_that_it_had(api: Api) -> None:
+async def test_a_version_that_the_fleet_never_had_is_404_with_those_that_it_had(api):
     status, problem = await change(api, "rollback", version="99")
 
     assert (status, problem["reason"]) == (404, "NotFound")
@@ -240,7 +227,7 @@ async def test_a_version_that_the_fleet_never_had_is_404_with_those_that_it_had(
     assert patches(api) == []
 
 
-async def test_an_undo_takes_the_last_version_back_once(api: Api) -> None:
+async def test_an_undo_takes_the_last_version_back_once(api):
     """With a key, also if it is sent again after another version has come."""
     back = partial(change, api, "undo", "back")
 
@@ -253,9 +240,7 @@ async def test_an_undo_takes_the_last_version_back_once(api: Api) -> None:
 
 @pytest.mark.parametrize("key", ["", "sent-twice"])
 @pytest.mark.parametrize("reason", ["WaitingForCheckpoint", "NoWorkers", "Suspended"])
-async def test_a_version_that_cannot_begin_is_409_and_stays_desired(
-    api: Api, reason: str, key: str
-) -> None:
+async def test_a_version_that_cannot_begin_is_409_and_stays_desired(api, reason, key):
     objects = api.cluster.objects
     objects._obeys = False
 
@@ -274,7 +259,7 @@ async def test_a_version_that_cannot_begin_is_409_and_stays_desired(
         assert (await publish(api, waitForFiles=True))[0] == 504
 
 
-async def test_a_version_that_changed_nothing_says_so(api: Api) -> None:
+async def test_a_version_that_changed_nothing_says_so(api):
     same = condition("WeightsUnchanged", "SameFiles", 2, message="42 has the same digest")
     objects = api.cluster.objects
     objects._obeys = False
@@ -283,21 +268,19 @@ async def test_a_version_that_changed_nothing_says_so(api: Api) -> None:
     assert (await publish(api))[1]["unchanged"] == "42 has the same digest"
 
 
-async def test_suspend_and_resume_show_the_weights(api: Api) -> None:
+async def test_suspend_and_resume_show_the_weights(api):
     assert (await change(api, "suspend"))[1]["suspended"] is True
     assert (await change(api, "resume"))[1]["suspended"] is False
 
 
-async def test_a_retry_waits_for_its_own_outcome(api: Api) -> None:
+async def test_a_retry_waits_for_its_own_outcome(api):
     status, rollout = await change(api, "retry")
 
     assert (status, rollout["applied"]) == (200, True)
     assert "rlfleet.dev/retry" in patches(api)[0]["metadata"]["annotations"]
 
 
-async def test_a_replica_that_ends_answers_its_waiting_requests(
-    api: Api, lifecycle: Lifecycle
-) -> None:
+async def test_a_replica_that_ends_answers_its_waiting_requests(api, lifecycle):
     waits = asyncio.Event()
 
     async def hang(*_: Any) -> Any:
@@ -317,7 +300,7 @@ async def test_a_replica_that_ends_answers_its_waiting_requests(
     "flags",
     [["--concurrent-requests=2", "--concurrent-proxied-requests=1", "--concurrent-waits=4"]],
 )
-async def test_a_namespace_that_waits_leaves_slots_to_others(api: Api) -> None:
+async def test_a_namespace_that_waits_leaves_slots_to_others(api):
     waiting, hangs = 0, asyncio.Event()
 
     async def watch(*_: Any) -> Any:
@@ -385,9 +368,7 @@ async def test_a_namespace_that_waits_leaves_slots_to_others(api: Api) -> None:
         (b"x" * 70_000, 413),
     ],
 )
-async def test_a_body_that_cannot_be_used_changes_nothing(
-    api: Api, content: bytes, status: int
-) -> None:
+async def test_a_body_that_cannot_be_used_changes_nothing(api, content, status):
     answered, problem = await api.send("PUT", WEIGHTS, TRAINER, data=content)
 
     assert (answered, problem["status"]) == (status, status), problem
@@ -401,9 +382,7 @@ def audited(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [r.__dict__ for r in caplog.records if r.__dict__.get("event") == "audit"]
 
 
-async def test_each_change_writes_one_line_with_the_account_and_the_result(
-    api: Api, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_each_change_writes_one_line_with_the_account_and_the_result(api, caplog):
     caplog.set_level(logging.INFO)
     await publish(api, source={"path": "/weights/step_43"})
     await api.send("PUT", WEIGHTS, READER, json={"version": "44"})
@@ -418,7 +397,7 @@ async def test_each_change_writes_one_line_with_the_account_and_the_result(
     assert (unknown["caller"], unknown["status"]) == ("", 401)
 
 
-async def test_a_reply_names_its_audit_line(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reply_names_its_audit_line(api, caplog):
     caplog.set_level(logging.INFO)
     async with api.http.post(
         "/fleets/rl/policy/v1/rl/suspend", headers={"Authorization": f"Bearer {TRAINER}"}

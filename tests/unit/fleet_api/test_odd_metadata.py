@@ -1,7 +1,5 @@
 """No label and no annotation that a user can change raises in the RL API."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 from typing import Any
@@ -9,7 +7,6 @@ from typing import Any
 from hypothesis import example, given, settings
 from tests.support.fake_cluster import READER, TRAINER, FakeCluster, pod
 from tests.support.odd_metadata import POD_ANNOTATIONS, TEXTS, marked
-from tests.unit.fleet_api.conftest import Api
 
 from fleet_api.fleets import Fleets
 from fleet_api.idempotency import ANNOTATION
@@ -29,7 +26,7 @@ def without_ordinal() -> dict[str, Any]:
 @settings(max_examples=200, print_blob=True)
 @example(odd=without_ordinal())
 @given(odd=marked(pod(1), POD_ANNOTATIONS))
-def test_a_pod_with_any_labels_does_not_hide_the_others(odd: Any) -> None:
+def test_a_pod_with_any_labels_does_not_hide_the_others(odd):
     async def read() -> None:
         cluster = FakeCluster()
         cluster.pods = [odd, pod(0)]
@@ -48,7 +45,7 @@ def test_a_pod_with_any_labels_does_not_hide_the_others(odd: Any) -> None:
     asyncio.run(read())
 
 
-async def test_a_worker_without_its_ordinal_is_left_out_of_the_fleets_workers(api: Api) -> None:
+async def test_a_worker_without_its_ordinal_is_left_out_of_the_fleets_workers(api):
     api.cluster.pods = [pod(0), without_ordinal()]
 
     status, found = await api.get("/v1/rl/workers", READER)
@@ -57,7 +54,7 @@ async def test_a_worker_without_its_ordinal_is_left_out_of_the_fleets_workers(ap
     assert [row["pod"] for row in found["workers"]] == ["policy-0"]
 
 
-async def test_annotations_of_other_writers_raise_nothing(api: Api) -> None:
+async def test_annotations_of_other_writers_raise_nothing(api):
     texts: list[str] = []
 
     @settings(max_examples=40, database=None)

@@ -1,7 +1,5 @@
 """The OpenAPI document equals the code. The fixture `api` holds the replies of all other tests against it."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -63,7 +61,7 @@ def references(part: Any) -> Iterator[str]:
             yield from references(value)
 
 
-async def test_every_route_has_an_operation_and_every_operation_a_route(api: Api) -> None:
+async def test_every_route_has_an_operation_and_every_operation_a_route(api):
     routes = {
         (route.method, route.resource.canonical)
         for route in api.http.app.router.routes()
@@ -78,7 +76,7 @@ async def test_every_route_has_an_operation_and_every_operation_a_route(api: Api
     assert all(operation["summary"] for operation in operations(api).values())
 
 
-async def test_every_status_of_the_code_is_declared_and_no_other_one(api: Api) -> None:
+async def test_every_status_of_the_code_is_declared_and_no_other_one(api):
     declared = {
         int(status)
         for operation in operations(api).values()
@@ -91,7 +89,7 @@ async def test_every_status_of_the_code_is_declared_and_no_other_one(api: Api) -
     assert declared == statuses_in_the_code() | implied
 
 
-async def test_every_operation_of_a_fleet_declares_problems_and_its_rights(api: Api) -> None:
+async def test_every_operation_of_a_fleet_declares_problems_and_its_rights(api):
     for (method, path), operation in operations(api).items():
         if "{name}" not in path:
             assert operation["security"] == [], path
@@ -107,9 +105,7 @@ async def test_every_operation_of_a_fleet_declares_problems_and_its_rights(api: 
         assert "Needs get on the fleet" in operation["description"]
 
 
-async def test_each_call_of_the_control_root_says_what_it_does_in_both_kinds_of_fleets(
-    api: Api,
-) -> None:
+async def test_each_call_of_the_control_root_says_what_it_does_in_both_kinds_of_fleets(api):
     passed_on = {
         route.path: operations(api)[route.method, PREFIX + route.path]["summary"]
         for route in control_routes(Mock(spec=Managed), Mock(spec=External))
@@ -125,7 +121,7 @@ async def test_each_call_of_the_control_root_says_what_it_does_in_both_kinds_of_
     assert passed_on["/pause"].startswith("Every worker pauses")
 
 
-async def test_every_reference_has_a_schema(api: Api) -> None:
+async def test_every_reference_has_a_schema(api):
     found = set(references(api.document))
 
     assert found
@@ -134,7 +130,7 @@ async def test_every_reference_has_a_schema(api: Api) -> None:
     )
 
 
-async def test_a_body_has_the_field_names_of_the_resources(api: Api) -> None:
+async def test_a_body_has_the_field_names_of_the_resources(api):
     named = api.document["components"]["schemas"]["Publication"]
 
     assert set(named["properties"]) == {
@@ -144,7 +140,7 @@ async def test_a_body_has_the_field_names_of_the_resources(api: Api) -> None:
     assert (named["required"], named["additionalProperties"]) == (["version"], False)
 
 
-async def test_a_reply_that_is_not_declared_is_seen(api: Api) -> None:
+async def test_a_reply_that_is_not_declared_is_seen(api):
     state = "/fleets/rl/policy/v1/rl/state"
     _, body = await api.get("/v1/rl/state", READER)
     check(api.document, ("GET", state), 200, "application/json", body)
@@ -160,7 +156,7 @@ async def test_a_reply_that_is_not_declared_is_seen(api: Api) -> None:
         check(api.document, ("GET", state), 200, "application/json", body | {"replicas": "two"})
 
 
-async def test_the_document_is_open_and_json(api: Api) -> None:
+async def test_the_document_is_open_and_json(api):
     status, document = await api.get("//openapi.json", None)
 
     assert status == 200
@@ -169,9 +165,7 @@ async def test_the_document_is_open_and_json(api: Api) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-async def test_a_body_that_is_not_in_its_encoding_does_not_count_as_a_defect(
-    api: Api, encoding: str
-) -> None:
+async def test_a_body_that_is_not_in_its_encoding_does_not_count_as_a_defect(api, encoding):
     headers = {"Content-Encoding": encoding, "Content-Type": "application/json"}
     status, problem = await api.send(
         "PUT", "/v1/rl/weights", TRAINER, headers=headers, data=b"not compressed"

@@ -1,7 +1,5 @@
 """The requests of the how-to page, run unchanged against the application."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -27,7 +25,7 @@ async def run(api: Api, command: str) -> str:
     return output.decode()
 
 
-async def test_the_page_publishes_follows_and_goes_back(api: Api) -> None:
+async def test_the_page_publishes_follows_and_goes_back(api):
     source = {"path": "/weights/run-7/step_42"}
     pinned = {"version": "42", "runID": "run-7", "digest": "sha256:" + "4" * 64, "source": source}
     api.cluster.fleet["status"]["pinned"] = [pinned]

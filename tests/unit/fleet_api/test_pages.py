@@ -1,7 +1,5 @@
 """Objects of the API server are read in pages, and little of them is kept."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -38,9 +36,7 @@ def page_by_page(api: Api, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-async def test_the_pods_of_a_fleet_come_in_pages_and_all_workers_have_a_row(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_pods_of_a_fleet_come_in_pages_and_all_workers_have_a_row(api, monkeypatch):
     api.cluster.pods = [pod(ordinal) for ordinal in range(WORKERS)]
     sizes = page_by_page(api, monkeypatch)
     status, document = await api.get("/v1/rl/workers")
@@ -50,7 +46,7 @@ async def test_the_pods_of_a_fleet_come_in_pages_and_all_workers_have_a_row(
     assert sizes == [PODS_OF_A_PAGE, PODS_OF_A_PAGE, WORKERS - 2 * PODS_OF_A_PAGE]
 
 
-async def test_nothing_that_users_make_large_is_kept_of_a_pod(api: Api) -> None:
+async def test_nothing_that_users_make_large_is_kept_of_a_pod(api):
     api.cluster.pods[0]["metadata"] |= {"annotations": {"a": LARGE}, "managedFields": [LARGE]}
     api.cluster.pods[0]["spec"] = {"containers": [{"name": "worker", "args": [LARGE]}]}
     fleets = Fleets(api.cluster, Places(8))
@@ -60,7 +56,7 @@ async def test_nothing_that_users_make_large_is_kept_of_a_pod(api: Api) -> None:
     assert len(json.dumps(found)) < 2000
 
 
-async def test_a_fleet_whose_spec_is_too_large_to_be_read_says_so(api: Api) -> None:
+async def test_a_fleet_whose_spec_is_too_large_to_be_read_says_so(api):
     """The reader of the process leaves such a spec out (`bounded_json`)."""
     del api.cluster.fleet["spec"]
     status, problem = await api.get("/v1/rl/state")
@@ -68,7 +64,7 @@ async def test_a_fleet_whose_spec_is_too_large_to_be_read_says_so(api: Api) -> N
     assert (status, problem["reason"]) == (502, "SpecTooLarge")
 
 
-async def test_a_fleet_whose_spec_was_too_large_is_not_read_again_at_once(api: Api) -> None:
+async def test_a_fleet_whose_spec_was_too_large_is_not_read_again_at_once(api):
     """The API server encodes it whole for each read, which takes a core for longer than all else in a request."""
     seconds = 0.0
     fleets = Fleets(api.cluster, Places(8), lambda: seconds)

@@ -1,7 +1,5 @@
 """The process itself, over HTTP to an API server that is a fake."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -70,7 +68,7 @@ async def kubeconfig(cluster: FakeCluster, tmp_path: Path) -> AsyncIterator[Path
     await runner.cleanup()
 
 
-async def test_the_process_serves_reads_the_api_server_and_ends_in_order(kubeconfig: Path) -> None:
+async def test_the_process_serves_reads_the_api_server_and_ends_in_order(kubeconfig):
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "fleet_api", "--host=127.0.0.1", f"--port={port}"),

@@ -1,7 +1,5 @@
 """A real Prometheus scrapes the RL API: panels have data, and alerts fire and end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil
@@ -60,9 +58,7 @@ async def api(cluster: FakeCluster, tmp_path: Path) -> AsyncIterator[tuple[Api, 
         await asyncio.to_thread(started.stop)
 
 
-async def test_panels_have_data_and_alerts_fire_and_end(
-    api: tuple[Api, Prometheus], cluster: FakeCluster
-) -> None:
+async def test_panels_have_data_and_alerts_fire_and_end(api, cluster):
     caller, prometheus = api
     fresh = (f"token-{number}" for number in count())
 

@@ -1,7 +1,5 @@
 """Requests of rollout clients through the control root, before an upstream that is a fake."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json
@@ -90,9 +88,7 @@ def chat(api: Api, **headers: str) -> Any:
     )
 
 
-async def test_each_part_of_a_stream_comes_before_the_next_one_exists(
-    api: Api, fake_upstream: FakeUpstream
-) -> None:
+async def test_each_part_of_a_stream_comes_before_the_next_one_exists(api, fake_upstream):
     async with chat(api) as reply:
         assert (reply.status, reply.content_type) == (200, "text/event-stream")
         assert await reply.content.readuntil(b"\n\n") == b"data: one\n\n"
@@ -100,9 +96,7 @@ async def test_each_part_of_a_stream_comes_before_the_next_one_exists(
         assert await reply.content.read() == b"data: [DONE]\n\n"
 
 
-async def test_a_client_that_leaves_ends_the_request_at_the_worker(
-    api: Api, fake_upstream: FakeUpstream
-) -> None:
+async def test_a_client_that_leaves_ends_the_request_at_the_worker(api, fake_upstream):
     reply = await chat(api)
     await reply.content.readuntil(b"\n\n")
     reply.close()
@@ -111,9 +105,7 @@ async def test_a_client_that_leaves_ends_the_request_at_the_worker(
         await fake_upstream.left.wait()
 
 
-async def test_a_stream_that_breaks_does_not_look_whole(
-    api: Api, fake_upstream: FakeUpstream
-) -> None:
+async def test_a_stream_that_breaks_does_not_look_whole(api, fake_upstream):
     fake_upstream.breaks = True
     async with chat(api) as reply:
         await reply.content.readuntil(b"\n\n")
@@ -122,9 +114,7 @@ async def test_a_stream_that_breaks_does_not_look_whole(
             await reply.content.read()
 
 
-async def test_a_worker_gets_the_request_and_no_credential_of_the_rl_api(
-    api: Api, fake_upstream: FakeUpstream
-) -> None:
+async def test_a_worker_gets_the_request_and_no_credential_of_the_rl_api(api, fake_upstream):
     headers = {
         "X-Session-ID": "trace-1",
         "x-weight-version-min": "43",
@@ -148,9 +138,7 @@ async def test_a_worker_gets_the_request_and_no_credential_of_the_rl_api(
     assert "authorization" not in fake_upstream.requests[1][2]
 
 
-async def test_a_reply_has_the_headers_of_weights_and_none_that_steer_a_browser(
-    api: Api,
-) -> None:
+async def test_a_reply_has_the_headers_of_weights_and_none_that_steer_a_browser(api):
     async with api.http.get(
         "/fleets/rl/policy/v1/models", headers={"Authorization": f"Bearer {READER}"}
     ) as reply:
@@ -162,18 +150,14 @@ async def test_a_reply_has_the_headers_of_weights_and_none_that_steer_a_browser(
         )
 
 
-async def test_a_reply_that_changes_the_protocol_is_503(
-    api: Api, fake_upstream: FakeUpstream
-) -> None:
+async def test_a_reply_that_changes_the_protocol_is_503(api, fake_upstream):
     """A proxy in front of the RL API would pass on whatever comes on this connection from then on."""
     fake_upstream.status = 101
     reply, problem = await api.get("/v1/models")
     assert (reply, problem["reason"]) == (503, "NoReply")
 
 
-async def test_a_right_on_another_fleet_reaches_no_worker(
-    api: Api, fake_upstream: FakeUpstream
-) -> None:
+async def test_a_right_on_another_fleet_reaches_no_worker(api, fake_upstream):
     assert (await api.send("POST", CHAT, STRANGER, json={}))[0] == 403
     assert (await api.send("POST", CHAT, None, json={}))[0] == 401
     assert fake_upstream.requests == []
@@ -191,14 +175,12 @@ async def test_a_right_on_another_fleet_reaches_no_worker(
         "/v1%2Fmodels",
     ],
 )
-async def test_no_other_route_of_a_router_is_reached(
-    api: Api, fake_upstream: FakeUpstream, path: str
-) -> None:
+async def test_no_other_route_of_a_router_is_reached(api, fake_upstream, path):
     assert (await api.send("POST", path))[0] in {404, 405}
     assert fake_upstream.requests == []
 
 
-async def test_a_body_beyond_the_limit_is_413_with_and_without_a_length(api: Api) -> None:
+async def test_a_body_beyond_the_limit_is_413_with_and_without_a_length(api):
     async def parts() -> AsyncIterator[bytes]:
         for _ in range(20):
             yield b"x" * 10_000
@@ -207,9 +189,7 @@ async def test_a_body_beyond_the_limit_is_413_with_and_without_a_length(api: Api
     assert (await api.send("POST", "/tokenize", data=parts()))[0] == 413
 
 
-async def test_a_body_of_unknown_length_within_the_limit_arrives_whole(
-    api: Api, fake_upstream: FakeUpstream
-) -> None:
+async def test_a_body_of_unknown_length_within_the_limit_arrives_whole(api, fake_upstream):
     async def parts() -> AsyncIterator[bytes]:
         for _ in range(9):
             yield b"x" * 10_000
@@ -218,9 +198,7 @@ async def test_a_body_of_unknown_length_within_the_limit_arrives_whole(
     assert fake_upstream.requests[0][3] == b"x" * 90_000
 
 
-async def test_a_compressed_body_reaches_the_worker_as_it_was_before(
-    api: Api, fake_upstream: FakeUpstream
-) -> None:
+async def test_a_compressed_body_reaches_the_worker_as_it_was_before(api, fake_upstream):
     content = json.dumps({"data": "a" * 5000}).encode()
     async with api.http.post(
         "/fleets/rl/policy/v1/completions",
@@ -234,9 +212,7 @@ async def test_a_compressed_body_reaches_the_worker_as_it_was_before(
     assert "content-encoding" not in headers
 
 
-async def test_a_small_body_that_decompresses_beyond_the_limit_is_413(
-    api: Api, fake_upstream: FakeUpstream
-) -> None:
+async def test_a_small_body_that_decompresses_beyond_the_limit_is_413(api, fake_upstream):
     async with api.http.post(
         "/fleets/rl/policy/v1/completions",
         data=gzip.compress(bytes(10_000_000)),
@@ -246,14 +222,14 @@ async def test_a_small_body_that_decompresses_beyond_the_limit_is_413(
     assert fake_upstream.requests == []
 
 
-async def test_a_body_that_cannot_be_decompressed_is_400(api: Api) -> None:
+async def test_a_body_that_cannot_be_decompressed_is_400(api):
     status, problem = await api.send(
         "POST", "/v1/completions", data=b"{}", headers={"Content-Encoding": "gzip"}
     )
     assert (status, problem["reason"]) == (400, "BadRequest")
 
 
-async def test_a_fleet_that_does_not_answer_is_503(api: Api, fake_upstream: FakeUpstream) -> None:
+async def test_a_fleet_that_does_not_answer_is_503(api, fake_upstream):
     await fake_upstream.server.close()
     status, problem = await api.send("POST", CHAT, json={})
 
@@ -261,8 +237,8 @@ async def test_a_fleet_that_does_not_answer_is_503(api: Api, fake_upstream: Fake
 
 
 async def test_many_requests_read_the_fleet_and_its_service_once_and_leave_no_audit_lines(
-    api: Api, caplog: pytest.LogCaptureFixture
-) -> None:
+    api, caplog
+):
     caplog.set_level(logging.INFO)
     for _ in range(5):
         await api.send("POST", "/tokenize", json={})

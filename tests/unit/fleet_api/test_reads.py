@@ -1,7 +1,5 @@
 """The documents that change nothing: state, and discovery as Dynamo's clients read it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -31,7 +29,7 @@ async def workers(api: Api) -> list[dict[str, Any]]:
 # --- state ----------------------------------------------------------------------------------------
 
 
-async def test_the_state_has_the_fleet_and_its_weights(api: Api) -> None:
+async def test_the_state_has_the_fleet_and_its_weights(api):
     status, state = await api.get("/v1/rl/state")
 
     assert status == 200
@@ -43,7 +41,7 @@ async def test_the_state_has_the_fleet_and_its_weights(api: Api) -> None:
     assert [entry["version"] for entry in state["weights"]["history"]] == ["42", "41"]
 
 
-async def test_a_state_of_an_older_generation_says_so(api: Api) -> None:
+async def test_a_state_of_an_older_generation_says_so(api):
     api.cluster.fleet["metadata"]["generation"] = 2
     api.cluster.objects.desire(version="43")
     _, state = await api.get("/v1/rl/state")
@@ -52,7 +50,7 @@ async def test_a_state_of_an_older_generation_says_so(api: Api) -> None:
     assert state["weights"]["desired"]["version"] == "43"
 
 
-async def test_a_fleet_without_a_weight_version_has_a_state(api: Api) -> None:
+async def test_a_fleet_without_a_weight_version_has_a_state(api):
     api.cluster.objects.delete()
 
     status, state = await api.get("/v1/rl/state")
@@ -60,22 +58,20 @@ async def test_a_fleet_without_a_weight_version_has_a_state(api: Api) -> None:
 
 
 @pytest.mark.parametrize("changed", [{"fleetRef": {"name": "other"}}, {"adapter": "chat"}])
-async def test_weights_of_another_fleet_and_of_adapters_are_not_the_fleets(
-    api: Api, changed: dict[str, Any]
-) -> None:
+async def test_weights_of_another_fleet_and_of_adapters_are_not_the_fleets(api, changed):
     api.cluster.objects.desire(**changed)
 
     assert (await api.get("/v1/rl/state"))[1]["weights"] is None
 
 
-async def test_a_fleet_that_does_not_exist_is_404_for_a_caller_that_may_see_it(api: Api) -> None:
+async def test_a_fleet_that_does_not_exist_is_404_for_a_caller_that_may_see_it(api):
     api.cluster.objects.fleet = None
 
     status, problem = await api.get("/v1/rl/state")
     assert (status, problem["reason"]) == (404, "NotFound")
 
 
-async def test_a_fleet_that_cannot_be_read_is_not_a_defect(api: Api) -> None:
+async def test_a_fleet_that_cannot_be_read_is_not_a_defect(api):
     api.cluster.fleet["spec"]["replicas"] = "many"
 
     status, problem = await api.get("/v1/rl/state")
@@ -85,7 +81,7 @@ async def test_a_fleet_that_cannot_be_read_is_not_a_defect(api: Api) -> None:
 # --- workers --------------------------------------------------------------------------------------
 
 
-async def test_a_row_has_what_both_kinds_of_dynamo_clients_read(api: Api) -> None:
+async def test_a_row_has_what_both_kinds_of_dynamo_clients_read(api):
     api.cluster.fleet["spec"]["weights"]["management"] = "External"
     first, second = await workers(api)
 
@@ -103,9 +99,7 @@ async def test_a_row_has_what_both_kinds_of_dynamo_clients_read(api: Api) -> Non
 
 
 @pytest.mark.parametrize("flags", [["--external-fleets=rl/policy"]])
-async def test_workers_that_the_rl_api_calls_have_addresses_as_the_client_reaches_it(
-    api: Api,
-) -> None:
+async def test_workers_that_the_rl_api_calls_have_addresses_as_the_client_reaches_it(api):
     headers = {"Host": "rl.example.com", "X-Forwarded-Proto": "https"}
     _, page = await api.get("/v1/rl/workers", headers=headers)
     assert page["workers"][0]["system_url"] == "http://10.0.0.1:8081", "the operator manages it"
@@ -117,18 +111,18 @@ async def test_workers_that_the_rl_api_calls_have_addresses_as_the_client_reache
         assert row["system_url"] == row["admin_base_url"] == f"{root}/{row['pod']}"
 
 
-async def test_integers_are_integers_for_clients_that_check(api: Api) -> None:
+async def test_integers_are_integers_for_clients_that_check(api):
     for row in await workers(api):
         assert type(row["instance_id"]) is int
         assert type(row["world_size"]) is int
 
 
-async def test_a_fleet_of_the_operator_shows_only_routes_that_read(api: Api) -> None:
+async def test_a_fleet_of_the_operator_shows_only_routes_that_read(api):
     for row in await workers(api):
         assert set(row["routes"]) == READING_ENGINE_ROUTES
 
 
-async def test_two_reads_have_the_same_order(api: Api) -> None:
+async def test_two_reads_have_the_same_order(api):
     api.cluster.pods = [pod(ordinal) for ordinal in (10, 2, 0, 1)]
     first = await workers(api)
     api.cluster.pods.reverse()
@@ -137,7 +131,7 @@ async def test_two_reads_have_the_same_order(api: Api) -> None:
     assert [row["instance_id"] for row in first] == [0, 1, 2, 10]
 
 
-async def test_a_pod_that_only_has_the_labels_of_the_fleet_is_not_shown(api: Api) -> None:
+async def test_a_pod_that_only_has_the_labels_of_the_fleet_is_not_shown(api):
     api.cluster.pods.append(pod(2, owner="uid-of-another-fleet"))
     unowned = pod(3)
     del unowned["metadata"]["ownerReferences"]
@@ -156,8 +150,8 @@ async def test_a_pod_that_only_has_the_labels_of_the_fleet_is_not_shown(api: Api
     ],
 )
 async def test_a_worker_that_cannot_be_driven_yet_has_an_error_and_no_routes(
-    api: Api, changed: dict[str, Any], has_address: object
-) -> None:
+    api, changed, has_address
+):
     api.cluster.pods = [pod(0, **changed)]
     (row,) = await workers(api)
 
@@ -166,20 +160,20 @@ async def test_a_worker_that_cannot_be_driven_yet_has_an_error_and_no_routes(
     assert ("system_url" in row) is has_address
 
 
-async def test_a_worker_that_is_deleted_has_an_error(api: Api) -> None:
+async def test_a_worker_that_is_deleted_has_an_error(api):
     api.cluster.pods[0]["metadata"]["deletionTimestamp"] = "2026-11-22T10:00:00Z"
 
     assert [("error" in row) for row in await workers(api)] == [False, True]
 
 
-async def test_an_address_of_ipv6_is_a_valid_url(api: Api) -> None:
+async def test_an_address_of_ipv6_is_a_valid_url(api):
     api.cluster.pods = [pod(0, podIP="fd00::1")]
     (row,) = await workers(api)
 
     assert row["system_url"] == "http://[fd00::1]:8081"
 
 
-async def test_during_a_rollout_only_a_worker_that_the_status_names_has_a_version(api: Api) -> None:
+async def test_during_a_rollout_only_a_worker_that_the_status_names_has_a_version(api):
     # A worker that takes part in the rollout is in no list, whichever of the two versions it has.
     api.cluster.fleet["status"] |= {
         "desiredVersion": "43",
@@ -194,7 +188,7 @@ async def test_during_a_rollout_only_a_worker_that_the_status_names_has_a_versio
     assert (second["weight_version"], second["lagging"]) == ("42", "Quarantined")
 
 
-async def test_a_lagging_worker_gets_no_run_and_digest_of_the_others(api: Api) -> None:
+async def test_a_lagging_worker_gets_no_run_and_digest_of_the_others(api):
     served = {"version": "42", "runID": "run-8", "digest": "sha256:" + "8" * 64, "workers": 1}
     api.cluster.fleet["status"] |= {
         "versions": [served],
@@ -214,9 +208,7 @@ async def test_a_lagging_worker_gets_no_run_and_digest_of_the_others(api: Api) -
         {"conditions": [{"type": "Ready", "status": "False"}]},
     ],
 )
-async def test_a_worker_that_is_not_ready_gets_no_version_of_the_others(
-    api: Api, changed: dict[str, Any]
-) -> None:
+async def test_a_worker_that_is_not_ready_gets_no_version_of_the_others(api, changed):
     api.cluster.pods = [pod(0, **changed), pod(1)]
 
     assert [row.get("weight_version") for row in await workers(api)] == [None, "42"]

@@ -1,7 +1,5 @@
 """Requests of rollout clients that a worker of the fleet answers only elsewhere, or with a key."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -15,7 +13,7 @@ from tests.support.fake_cluster import READER
 from tests.support.fake_objects import condition
 from tests.support.prime_rl import PrimeRl
 from tests.support.waiting import soon
-from tests.unit.fleet_api.conftest import STATIC_KEY, Api
+from tests.unit.fleet_api.conftest import STATIC_KEY
 
 from fleet_api.passed_headers import ROUTED_PATHS
 from fleet_api.proxy import PAUSES_SECONDS
@@ -106,8 +104,8 @@ def upstream_router(router: Workers) -> str:
     ],
 )
 async def test_an_unmet_demand_goes_to_the_service_over_new_connections_until_a_worker_meets_it(
-    api: Api, router: Workers, behind: Workers, headers: dict[str, str], body: Any
-) -> None:
+    api, router, behind, headers, body
+):
     headers |= {"X-Session-ID": "s"}
     assert await api.send("POST", f"{CHAT}?a=1", json=body, headers=headers) == (
         200,
@@ -122,8 +120,8 @@ async def test_an_unmet_demand_goes_to_the_service_over_new_connections_until_a_
 
 
 async def test_a_demand_that_no_worker_meets_is_409_after_a_bounded_number_of_tries(
-    api: Api, router: Workers, behind: Workers
-) -> None:
+    api, router, behind
+):
     async with api.http.post(
         f"/fleets/rl/policy{CHAT}",
         json={},
@@ -135,18 +133,14 @@ async def test_a_demand_that_no_worker_meets_is_409_after_a_bounded_number_of_tr
     assert (len(router.requests), len(behind.requests)) == (1, len(PAUSES_SECONDS))
 
 
-async def test_a_service_that_does_not_answer_leaves_the_answer_of_the_router(
-    api: Api, behind: Workers
-) -> None:
+async def test_a_service_that_does_not_answer_leaves_the_answer_of_the_router(api, behind):
     await behind.server.close()
     status, body = await api.send("POST", CHAT, json={"weight_version_min": 43})
 
     assert (status, body) == (409, {"error": "unmet"})
 
 
-async def test_bodies_are_kept_within_a_bound_for_all_requests_together(
-    api: Api, behind: Workers
-) -> None:
+async def test_bodies_are_kept_within_a_bound_for_all_requests_together(api, behind):
     body = {"weight_version_min": 43, "prompt": "x" * 20_000_000}
     content = io.BytesIO(json.dumps(body).encode())
     assert (await api.send("POST", CHAT, data=content))[0] == 409
@@ -157,8 +151,8 @@ async def test_bodies_are_kept_within_a_bound_for_all_requests_together(
 
 
 async def test_a_request_without_a_demand_takes_no_room_while_its_reply_is_made(
-    api: Api, router: Workers, behind: Workers
-) -> None:
+    api, router, behind
+):
     router.holds = asyncio.Event()
     large = {"prompt": "x" * 10_000_000}
     content = io.BytesIO(json.dumps(large).encode())
@@ -172,9 +166,7 @@ async def test_a_request_without_a_demand_takes_no_room_while_its_reply_is_made(
         assert (await slow)[0] == 200
 
 
-async def test_the_kept_bodies_of_one_namespace_leave_room_for_those_of_another(
-    api: Api, router: Workers
-) -> None:
+async def test_the_kept_bodies_of_one_namespace_leave_room_for_those_of_another(api, router):
     api.cluster.add_tenant("mallory", "eve")
     router.holds = asyncio.Event()
     large = json.dumps({"weight_version_min": 43, "prompt": "x" * 10_000_000}).encode()
@@ -198,8 +190,8 @@ async def test_the_kept_bodies_of_one_namespace_leave_room_for_those_of_another(
 
 
 async def test_the_key_of_the_public_port_is_sent_for_clients_that_know_only_the_rl_api(
-    api: Api, router: Workers, behind: Workers
-) -> None:
+    api, router, behind
+):
     router.key = behind.key = KEY
     (api.public_keys / "rl.policy").write_text(f"{KEY}\n")
     (api.keys / "rl.policy").write_text(STATIC_KEY)
@@ -217,9 +209,7 @@ async def test_the_key_of_the_public_port_is_sent_for_clients_that_know_only_the
     ]
 
 
-async def test_prime_rl_is_ready_at_the_one_address_of_a_fleet_with_a_key(
-    api: Api, router: Workers
-) -> None:
+async def test_prime_rl_is_ready_at_the_one_address_of_a_fleet_with_a_key(api, router):
     router.key = KEY
     (api.public_keys / "rl.policy").write_text(KEY)
     api.cluster.fleet["status"]["conditions"] = [condition("Available", "MinimumServing", 1)]
@@ -231,8 +221,8 @@ async def test_prime_rl_is_ready_at_the_one_address_of_a_fleet_with_a_key(
 
 @pytest.mark.parametrize("content", ["", "\n\n", "a wrong key", "Schlüssel"])
 async def test_a_key_that_the_workers_refuse_is_401_with_the_place_for_the_right_one(
-    api: Api, router: Workers, behind: Workers, content: str
-) -> None:
+    api, router, behind, content
+):
     router.key = behind.key = KEY
     (api.public_keys / "rl.policy").write_text(content)
     status, problem = await api.send("POST", CHAT, json={})
@@ -241,9 +231,7 @@ async def test_a_key_that_the_workers_refuse_is_401_with_the_place_for_the_right
     assert "--public-keys-folder" in problem["detail"]
 
 
-async def test_a_request_whose_key_a_router_drops_goes_to_the_service(
-    api: Api, router: Workers, behind: Workers
-) -> None:
+async def test_a_request_whose_key_a_router_drops_goes_to_the_service(api, router, behind):
     (api.public_keys / "rl.policy").write_text(KEY)
     router.key, behind.key = "never-right", KEY
 
@@ -255,8 +243,8 @@ async def test_a_request_whose_key_a_router_drops_goes_to_the_service(
     "path", ["/v1/chat/completions/tokens", "/v1/responses", "/v1/messages", "/v1/completions"]
 )
 async def test_a_demand_header_reaches_a_worker_on_every_route_of_a_fleet_with_a_router(
-    api: Api, router: Workers, path: str
-) -> None:
+    api, router, path
+):
     router.loses_headers_on_other_routes = True
     headers = {"x-weight-version-min": "43"}
 
@@ -267,9 +255,7 @@ async def test_a_demand_header_reaches_a_worker_on_every_route_of_a_fleet_with_a
 # --- sessions -------------------------------------------------------------------------------------
 
 
-async def test_the_end_of_a_session_reaches_the_router_and_is_200_without_one(
-    api: Api, router: Workers
-) -> None:
+async def test_the_end_of_a_session_reaches_the_router_and_is_200_without_one(api, router):
     path = "/finish_session?session_id=rollout-17"
     assert (await api.send("POST", path))[0] == 200
     assert [path for path, _, _ in router.requests] == [path]

@@ -1,12 +1,9 @@
 """Requests for one object share reads of it, and none gets an answer from before it came."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from typing import Any
 
-import pytest
 from tests.support.fake_cluster import FakeCluster
 
 from fleet_api.fleets import Fleets
@@ -40,7 +37,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_those_that_come_during_a_read_share_one_that_begins_after_them() -> None:
+async def test_those_that_come_during_a_read_share_one_that_begins_after_them():
     store, reads = Store(), SharedReads[str, int]()
     first = asyncio.ensure_future(reads.join("a", store.read))
     await settled()
@@ -59,7 +56,7 @@ async def test_those_that_come_during_a_read_share_one_that_begins_after_them() 
     assert (at_once, store.reads) == (2, 3)
 
 
-async def test_an_error_is_that_of_all_and_of_none_after_them() -> None:
+async def test_an_error_is_that_of_all_and_of_none_after_them():
     store, reads = Store(), SharedReads[str, int]()
     store.value = -1
     store.go_on = asyncio.Semaphore(4)
@@ -73,8 +70,8 @@ async def test_an_error_is_that_of_all_and_of_none_after_them() -> None:
 
 
 async def test_any_number_of_readers_of_a_fleet_cost_the_api_server_two_reads_of_each_object(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     cluster, go_on, asked = FakeCluster(), asyncio.Event(), Counter[str]()
     fleets, get = Fleets(cluster, Places(8)), cluster.objects.get
 

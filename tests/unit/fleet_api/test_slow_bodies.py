@@ -1,7 +1,5 @@
 """Clients that begin a body and do not send the rest."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from collections.abc import AsyncIterator
@@ -65,7 +63,7 @@ async def stalled(
     return int(status.split()[1])
 
 
-async def test_a_large_body_has_time_by_its_size(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_body_has_time_by_its_size(api, monkeypatch):
     """Over a round trip of 100 ms, its buffer lets about 127 KiB through in a second."""
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.0)
     api.cluster.fleet["spec"]["weights"]["management"] = "External"
@@ -77,9 +75,7 @@ async def test_a_large_body_has_time_by_its_size(api: Api, monkeypatch: pytest.M
     assert (status, problem["reason"]) == (404, "NotFound"), "it has come: no Secret has the token"
 
 
-async def test_a_large_body_that_stops_ends_before_the_time_of_its_size(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_body_that_stops_ends_before_the_time_of_its_size(api, monkeypatch):
     """Two would else keep their namespace's share of memory for 287 s."""
     monkeypatch.setattr(bodies, "STALL_SECONDS", 0.1)
     api.cluster.fleet["spec"]["weights"]["management"] = "External"
@@ -92,8 +88,8 @@ async def test_a_large_body_that_stops_ends_before_the_time_of_its_size(
 @pytest.mark.parametrize("management", ["Operator", "External"])
 @pytest.mark.parametrize("path", ["/v1/rl/suspend", "/update_weights", "/v1/completions"])
 async def test_a_body_that_does_not_come_is_408_and_gives_its_place_back(
-    api: Api, monkeypatch: pytest.MonkeyPatch, management: str, path: str
-) -> None:
+    api, monkeypatch, management, path
+):
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.1)
     api.cluster.fleet["spec"]["weights"]["management"] = management
     driver = api.cluster.rights["system:serviceaccount:rl:trainer"]
@@ -106,8 +102,8 @@ async def test_a_body_that_does_not_come_is_408_and_gives_its_place_back(
 
 @pytest.mark.parametrize("path", ["/v1/rl/suspend", "/v1/completions"])
 async def test_a_body_that_comes_byte_by_byte_is_408_and_gives_its_place_back(
-    api: Api, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+    api, monkeypatch, path
+):
     monkeypatch.setattr(bodies, "BODY_SECONDS", 0.5)
 
     sent = (stalled(api, path, 10_000, byte_seconds=0.05) for _ in range(PLACES))
@@ -115,7 +111,7 @@ async def test_a_body_that_comes_byte_by_byte_is_408_and_gives_its_place_back(
     assert (await api.send("POST", "/v1/completions", data=b"{}"))[0] == 200
 
 
-def test_the_time_between_two_reads_does_not_count() -> None:
+def test_the_time_between_two_reads_does_not_count():
     """The worker of a rollout client may take its parts slowly."""
     part_seconds, pause_seconds = 1.0, 100.0
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from tests.support.fake_cluster import WEIGHTS_COLUMNS, row_of, table_of
-from tests.unit.fleet_api.conftest import Api
 
 from fleet_api.lists import ROWS_OF_A_PAGE
 from fleet_api.loop_time import LoopTime
@@ -71,7 +70,7 @@ async def name_of(steering: Steering, steered: tuple[str, str, str] = BASE) -> s
     return None if found is None else str(found["metadata"]["name"])
 
 
-async def test_it_is_the_oldest_one_of_the_fleet_and_then_the_first_name() -> None:
+async def test_it_is_the_oldest_one_of_the_fleet_and_then_the_first_name():
     namespace = FakeNamespace(
         weights("newest", "11:00:00"),
         weights("b"),
@@ -87,7 +86,7 @@ async def test_it_is_the_oldest_one_of_the_fleet_and_then_the_first_name() -> No
     assert namespace.reads == {"table": 3, "a": 1, "older-adapter": 1}
 
 
-async def test_many_requests_read_the_steering_object_and_the_table_once() -> None:
+async def test_many_requests_read_the_steering_object_and_the_table_once():
     namespace = FakeNamespace(*(weights(f"w-{n:04}", f"10:00:{n % 60:02}") for n in range(2000)))
     steering = namespace.steering()
     for _ in range(50):
@@ -96,9 +95,7 @@ async def test_many_requests_read_the_steering_object_and_the_table_once() -> No
     assert namespace.reads == {"table": 2000 / ROWS_OF_A_PAGE, "w-0000": 50}
 
 
-async def test_the_oldest_one_of_30_000_is_found_in_pages_between_which_others_get_the_loop() -> (
-    None
-):
+async def test_the_oldest_one_of_30_000_is_found_in_pages_between_which_others_get_the_loop():
     made = [weights(f"w-{n:05}", f"10:{n // 60 % 60:02}:{n % 60:02}") for n in range(30_000)]
     namespace = FakeNamespace(*made, weights("oldest", "09:00:00"))
     shares = LoopTime(lambda: namespace.now)
@@ -108,7 +105,7 @@ async def test_the_oldest_one_of_30_000_is_found_in_pages_between_which_others_g
     assert namespace.most_rows == ROWS_OF_A_PAGE
 
 
-async def test_one_that_is_deleted_or_made_again_is_not_taken_for_the_oldest_one() -> None:
+async def test_one_that_is_deleted_or_made_again_is_not_taken_for_the_oldest_one():
     namespace = FakeNamespace(weights("a"), weights("b", "10:30:00"))
     steering = namespace.steering()
     assert await name_of(steering) == "a"
@@ -120,7 +117,7 @@ async def test_one_that_is_deleted_or_made_again_is_not_taken_for_the_oldest_one
     assert await name_of(steering) == "c"
 
 
-async def test_one_of_the_same_second_with_a_smaller_name_is_found_after_some_seconds() -> None:
+async def test_one_of_the_same_second_with_a_smaller_name_is_found_after_some_seconds():
     namespace = FakeNamespace(weights("b"))
     steering = namespace.steering()
     assert await name_of(steering) == "b"
@@ -130,7 +127,7 @@ async def test_one_of_the_same_second_with_a_smaller_name_is_found_after_some_se
     assert await name_of(steering) == "a"
 
 
-async def test_one_that_names_another_fleet_by_now_does_not_steer() -> None:
+async def test_one_that_names_another_fleet_by_now_does_not_steer():
     namespace = FakeNamespace(weights("a"), weights("b", "11:00:00"))
     steering = namespace.steering()
     assert await name_of(steering) == "a"
@@ -139,9 +136,7 @@ async def test_one_that_names_another_fleet_by_now_does_not_steer() -> None:
     assert await name_of(steering) == "b"
 
 
-async def test_one_that_is_gone_between_the_table_and_its_read_is_passed_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_one_that_is_gone_between_the_table_and_its_read_is_passed_over(monkeypatch):
     namespace = FakeNamespace(weights("a"), weights("b", "11:00:00"))
     read = namespace.get
 
@@ -153,7 +148,7 @@ async def test_one_that_is_gone_between_the_table_and_its_read_is_passed_over(
     assert await name_of(namespace.steering()) == "b"
 
 
-async def test_a_crd_of_another_release_is_a_problem_with_its_remedy() -> None:
+async def test_a_crd_of_another_release_is_a_problem_with_its_remedy():
     namespace = FakeNamespace(weights("a"))
     namespace.columns = ["Name", "Fleet", "Age"]
     with pytest.raises(Problem) as found:
@@ -162,7 +157,7 @@ async def test_a_crd_of_another_release_is_a_problem_with_its_remedy() -> None:
     assert (found.value.status, found.value.reason) == (502, "UnreadableFleet")
 
 
-async def test_a_request_lists_no_whole_weightversions(api: Api) -> None:
+async def test_a_request_lists_no_whole_weightversions(api):
     for _ in range(3):
         assert (await api.get("/v1/rl/state"))[0] == 200
 

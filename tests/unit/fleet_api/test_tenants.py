@@ -1,7 +1,5 @@
 """Requests to the fleets of one namespace cost the fleets of another one nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time
@@ -60,9 +58,7 @@ def taken(slots: Slots, tenants: list[str], held: ExitStack) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 10])
-def test_tenants_that_want_everything_get_equal_shares_and_leave_as_much_for_the_next_one(
-    number: int,
-) -> None:
+def test_tenants_that_want_everything_get_equal_shares_and_leave_as_much_for_the_next_one(number):
     limit = 660
     slots = Slots(limit)
     with ExitStack() as held:
@@ -72,7 +68,7 @@ def test_tenants_that_want_everything_get_equal_shares_and_leave_as_much_for_the
         assert abs(taken(slots, ["victim"], held)["victim"] - share // 2) <= 1
 
 
-def test_slots_that_are_free_again_go_to_each_tenant_up_to_its_share() -> None:
+def test_slots_that_are_free_again_go_to_each_tenant_up_to_its_share():
     numbers: list[int] = []
     slots = Slots(4, numbers.append)
     with slots.slot("first"), slots.slot("first") as slot:
@@ -86,7 +82,7 @@ def test_slots_that_are_free_again_go_to_each_tenant_up_to_its_share() -> None:
     assert (numbers[-1], max(numbers)) == (0, 2)
 
 
-def test_the_only_slot_is_one_for_any_tenant() -> None:
+def test_the_only_slot_is_one_for_any_tenant():
     slots = Slots(1)
     with slots.slot("first"):
         with pytest.raises(Problem) as refused, slots.slot("second"):
@@ -122,9 +118,7 @@ async def status_of(reader: asyncio.StreamReader) -> int:
 
 @pytest.mark.parametrize("flags", [["--concurrent-requests=2"]])
 @pytest.mark.parametrize("sender", ["eve-0", TRAINER])
-async def test_bodies_that_do_not_come_hold_no_place_of_a_request(
-    api: Api, eves: str, sender: str
-) -> None:
+async def test_bodies_that_do_not_come_hold_no_place_of_a_request(api, eves, sender):
     fleet = "/fleets/rl/policy" if sender == TRAINER else "/fleets/mallory/policy"
     async with slow_bodies(api, 40, sender, fleet):
         await soon(lambda: api.cluster.count(ACCESS_REVIEWS) >= 2)
@@ -134,9 +128,7 @@ async def test_bodies_that_do_not_come_hold_no_place_of_a_request(
 
 
 @pytest.mark.parametrize("flags", [[f"--body-bytes={4 * LEAST_BYTES}"]])
-async def test_bodies_that_do_not_come_hold_the_share_of_their_namespace(
-    api: Api, eves: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bodies_that_do_not_come_hold_the_share_of_their_namespace(api, eves, monkeypatch):
     async with slow_bodies(api, 2, EVES[0]) as readers:
         refused = {"version": "43", "wait": False}
         await soon_refused(api, eves, refused)
@@ -163,7 +155,7 @@ async def soon_refused(api: Api, eves: str, body: Any) -> None:
     assert "--body-bytes" in problem["detail"]
 
 
-async def test_a_body_that_says_it_is_too_long_is_413_before_it_comes(api: Api) -> None:
+async def test_a_body_that_says_it_is_too_long_is_413_before_it_comes(api):
     server = api.http.server
     reader, writer = await asyncio.open_connection(server.host, server.port)
     head = f"PUT /fleets/rl/policy{WEIGHTS} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TRAINER}"
@@ -177,9 +169,7 @@ async def test_a_body_that_says_it_is_too_long_is_413_before_it_comes(api: Api) 
 
 
 @pytest.mark.parametrize("flags", [["--event-streams=8"]])
-async def test_two_accounts_of_one_namespace_leave_streams_to_another_namespace(
-    api: Api, eves: str
-) -> None:
+async def test_two_accounts_of_one_namespace_leave_streams_to_another_namespace(api, eves):
     async def watch(*_: Any) -> Any:
         await asyncio.Event().wait()
         yield None
@@ -200,9 +190,7 @@ async def test_two_accounts_of_one_namespace_leave_streams_to_another_namespace(
 
 
 @pytest.mark.parametrize("flags", [["--requests-per-second=0.1"]])
-async def test_a_client_that_never_waits_is_refused_a_few_times_in_a_second(
-    api: Api, eves: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_that_never_waits_is_refused_a_few_times_in_a_second(api, eves, monkeypatch):
     monkeypatch.setattr(fleet_api.app, "REFUSED_SECONDS", 0.1)
     assert (await api.get(eves + STATE, EVES[0]))[0] == 200
     began = time.monotonic()
@@ -215,9 +203,7 @@ async def test_a_client_that_never_waits_is_refused_a_few_times_in_a_second(
 
 
 @pytest.mark.parametrize(("path", "status"), [(STATE, 401), ("//livez", 200)])
-async def test_answers_to_many_connections_of_strangers_take_turns(
-    api: Api, monkeypatch: pytest.MonkeyPatch, path: str, status: int
-) -> None:
+async def test_answers_to_many_connections_of_strangers_take_turns(api, monkeypatch, path, status):
     """Two thousand connections whose requests follow each other at once would keep the loop busy."""
     monkeypatch.setattr(fleet_api.app, "STRANGERS_PER_SECOND", 20.0)
     began = time.monotonic()
@@ -232,7 +218,7 @@ async def test_answers_to_many_connections_of_strangers_take_turns(
 
 
 @pytest.mark.parametrize("flags", [["--requests-per-second=0.1"]])
-async def test_many_credentials_of_one_namespace_have_one_rate(api: Api) -> None:
+async def test_many_credentials_of_one_namespace_have_one_rate(api):
     tokens = [f"eve-{n}" for n in range(20)]
     api.cluster.add_tenant("mallory", *tokens)
     replies = [await api.get(f"//fleets/mallory/policy{STATE}", token) for token in tokens]
@@ -245,7 +231,7 @@ async def test_many_credentials_of_one_namespace_have_one_rate(api: Api) -> None
 
 
 @pytest.mark.parametrize("flags", [["--concurrent-requests=1", "--event-streams=1"]])
-async def test_a_request_without_the_right_takes_nothing_from_the_namespace(api: Api) -> None:
+async def test_a_request_without_the_right_takes_nothing_from_the_namespace(api):
     hangs, call = asyncio.Event(), api.cluster.call
     asked = 0
 
@@ -271,8 +257,8 @@ async def test_a_request_without_the_right_takes_nothing_from_the_namespace(api:
 )
 @pytest.mark.parametrize("reviews", [ACCESS_REVIEWS, TOKEN_REVIEWS])
 async def test_requests_of_a_tenant_that_wait_for_reviews_leave_places_to_another(
-    api: Api, eves: str, reviews: str
-) -> None:
+    api, eves, reviews
+):
     """An account has rights to review without an end, one for each name of a fleet, and a namespace has tokens."""
     hangs, call = asyncio.Event(), api.cluster.call
 
@@ -296,9 +282,7 @@ async def test_requests_of_a_tenant_that_wait_for_reviews_leave_places_to_anothe
 
 
 @pytest.mark.parametrize("flags", [["--concurrent-requests=2", "--concurrent-proxied-requests=8"]])
-async def test_tokens_that_each_name_another_tenant_leave_places_to_one_that_was_accepted(
-    api: Api,
-) -> None:
+async def test_tokens_that_each_name_another_tenant_leave_places_to_one_that_was_accepted(api):
     hangs, call = asyncio.Event(), api.cluster.call
 
     async def slow(method: str, path: str, *rest: Any, **options: Any) -> Any:
@@ -320,7 +304,7 @@ async def test_tokens_that_each_name_another_tenant_leave_places_to_one_that_was
 
 
 @pytest.mark.parametrize("flags", [["--concurrent-requests=2", "--concurrent-proxied-requests=8"]])
-async def test_a_static_key_shares_no_place_with_strangers_of_its_address(api: Api) -> None:
+async def test_a_static_key_shares_no_place_with_strangers_of_its_address(api):
     hangs, call = asyncio.Event(), api.cluster.call
 
     async def slow(method: str, path: str, *rest: Any, **options: Any) -> Any:

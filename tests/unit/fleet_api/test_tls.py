@@ -1,7 +1,5 @@
 """HTTPS from files that are exchanged while the process runs."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import shutil
@@ -49,9 +47,7 @@ def der(certificate: Path) -> bytes:
 
 
 @pytest.mark.parametrize("server_name", [None, "first"])
-async def test_the_next_connection_shows_the_new_certificate(
-    files: tuple[Path, Path], port: int, tmp_path: Path, server_name: str | None
-) -> None:
+async def test_the_next_connection_shows_the_new_certificate(files, port, tmp_path, server_name):
     before = der(files[0])
     assert await name_of(port, server_name) == before
 
@@ -61,7 +57,7 @@ async def test_the_next_connection_shows_the_new_certificate(
     assert await name_of(port, server_name) == der(files[0])
 
 
-async def test_the_link_that_a_kubelet_exchanges_is_seen(tmp_path: Path) -> None:
+async def test_the_link_that_a_kubelet_exchanges_is_seen(tmp_path):
     issue(tmp_path / "one", "first"), issue(tmp_path / "two", "second")
     link = tmp_path / "..data"
     link.symlink_to("one")
@@ -76,8 +72,8 @@ async def test_the_link_that_a_kubelet_exchanges_is_seen(tmp_path: Path) -> None
 
 
 async def test_a_pair_that_does_not_fit_leaves_the_one_before_in_service(
-    files: tuple[Path, Path], port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    files, port, tmp_path, caplog
+):
     caplog.set_level(logging.WARNING)
     before = der(files[0])
     certificate, key = issue(tmp_path / "next", "second")
@@ -90,15 +86,13 @@ async def test_a_pair_that_does_not_fit_leaves_the_one_before_in_service(
 
 
 @pytest.mark.parametrize("flag", ["--tls-cert=/tls.crt", "--tls-key=/tls.key"])
-async def test_one_file_of_the_pair_is_not_enough(flag: str) -> None:
+async def test_one_file_of_the_pair_is_not_enough(flag):
     with pytest.raises(CannotListenError, match="set both --tls-cert and --tls-key"):
         async with listening(*(web.Application() for _ in range(3)), parse_settings([flag])):
             pass
 
 
-async def test_files_that_are_not_a_certificate_end_the_start_with_a_message(
-    tmp_path: Path,
-) -> None:
+async def test_files_that_are_not_a_certificate_end_the_start_with_a_message(tmp_path):
     (tmp_path / "tls.crt").write_text("nothing")
     settings = Settings(tls_cert=tmp_path / "tls.crt", tls_key=tmp_path / "tls.key")
 
@@ -107,9 +101,7 @@ async def test_files_that_are_not_a_certificate_end_the_start_with_a_message(
             pass
 
 
-def test_tokens_are_for_the_rl_api_alone_unless_the_port_has_a_certificate(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tokens_are_for_the_rl_api_alone_unless_the_port_has_a_certificate(tmp_path, capsys):
     certificate = [f"--tls-cert={tmp_path}/tls.crt", f"--tls-key={tmp_path}/tls.key"]
     assert parse_settings([]).audiences == ("rlfleet",)
     assert parse_settings(["--audiences=", *certificate]).audiences == ()

@@ -1,21 +1,18 @@
 """Replies that clients do not read, and bodies that nothing reads, cost other namespaces nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.support.certificates import issue
-from tests.support.fake_cluster import READER, FakeCluster
+from tests.support.fake_cluster import READER
 from tests.support.waiting import soon
 from tests.unit.fleet_api.conftest import Api
 
@@ -104,9 +101,7 @@ async def endless(
     return reply
 
 
-async def test_replies_that_a_tenant_does_not_read_end_beyond_its_share(
-    api: Api, fake_upstream: FakeUpstream
-) -> None:
+async def test_replies_that_a_tenant_does_not_read_end_beyond_its_share(api, fake_upstream):
     api.cluster.add_tenant("mallory", EVE)
     own = f"/fleets/rl/policy{CHAT}"
     async with AsyncExitStack() as stack:
@@ -120,9 +115,7 @@ async def test_replies_that_a_tenant_does_not_read_end_beyond_its_share(
         assert fake_upstream.open > 0, "those within the share wait"
 
 
-async def test_replies_with_long_heads_and_without_a_part_end_beyond_the_share(
-    api: Api, fake_upstream: FakeUpstream
-) -> None:
+async def test_replies_with_long_heads_and_without_a_part_end_beyond_the_share(api, fake_upstream):
     api.cluster.add_tenant("mallory", EVE)
     fake_upstream.headers = {f"x-{n}": "y" * 1000 for n in range(20)}
     async with AsyncExitStack() as stack:
@@ -136,16 +129,12 @@ async def test_replies_with_long_heads_and_without_a_part_end_beyond_the_share(
 @pytest.mark.parametrize(
     "headers", [{"x-a": "y" * 2000}, {f"x-{n}": "y" for n in range(40)}], ids=["long", "many"]
 )
-async def test_a_reply_with_a_head_beyond_the_limit_is_503(
-    api: Api, fake_upstream: FakeUpstream, headers: dict[str, str]
-) -> None:
+async def test_a_reply_with_a_head_beyond_the_limit_is_503(api, fake_upstream, headers):
     fake_upstream.headers = headers
     assert (await api.send("POST", CHAT, json=False))[0] == 503
 
 
-async def test_a_reply_that_is_read_late_arrives_whole(
-    api: Api, fake_upstream: FakeUpstream
-) -> None:
+async def test_a_reply_that_is_read_late_arrives_whole(api, fake_upstream):
     api.cluster.add_tenant("mallory", EVE)
     async with AsyncExitStack() as stack:
         reply = await endless(api, stack)
@@ -155,9 +144,7 @@ async def test_a_reply_that_is_read_late_arrives_whole(
         assert len(await reply.content.readexactly(wanted)) == wanted
 
 
-async def test_a_body_that_a_worker_reads_late_arrives_whole(
-    api: Api, fake_upstream: FakeUpstream
-) -> None:
+async def test_a_body_that_a_worker_reads_late_arrives_whole(api, fake_upstream):
     headers = {"Authorization": f"Bearer {READER}"}
     url = f"/fleets/rl/policy{CHAT}"
     sending = asyncio.create_task(api.http.post(url, data=io.BytesIO(BODY), headers=headers))
@@ -167,9 +154,7 @@ async def test_a_body_that_a_worker_reads_late_arrives_whole(
         assert await reply.read() == BODY
 
 
-async def test_a_body_that_a_worker_never_reads_is_503(
-    api: Api, fake_upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_body_that_a_worker_never_reads_is_503(api, fake_upstream, monkeypatch):
     """Its client may have left, which is not seen while the body is held back."""
     monkeypatch.setattr(passed_body, "UNREAD_SECONDS", 0.2)
     headers = {"Authorization": f"Bearer {READER}"}
@@ -183,8 +168,8 @@ async def test_a_body_that_a_worker_never_reads_is_503(
 @pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("token", [READER, "unknown"], ids=["for a worker", "of a stranger"])
 async def test_a_body_that_is_not_read_stays_with_its_client(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, token: str, is_tls: bool
-) -> None:
+    cluster, monkeypatch, tmp_path, token, is_tls
+):
     """Three hundred of them filled the memory of the process."""
     monkeypatch.setattr(fleet_api.app, "REFUSED_SECONDS", 60.0)
     monkeypatch.setattr(listeners, "SHUTDOWN_SECONDS", 0.1)

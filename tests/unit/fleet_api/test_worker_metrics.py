@@ -1,7 +1,5 @@
 """The metrics of all workers at one address, as prime-rl polls them."""
 
-from __future__ import annotations
-
 import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -11,7 +9,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 from prometheus_client.parser import text_string_to_metric_families
 from tests.support.fake_cluster import STRANGER, FakeCluster, pod
-from tests.unit.fleet_api.conftest import Api
 
 from fleet_api import worker_metrics
 from fleet_api.metric_pages import Page, together
@@ -48,7 +45,7 @@ def samples(page: str) -> dict[tuple[str, str], float]:
     }
 
 
-def test_trainers_tell_the_engines_of_workers_apart() -> None:
+def test_trainers_tell_the_engines_of_workers_apart():
     page = together(
         [page_of("policy-0", PAGE, 7), page_of("policy-1", PAGE.replace(" 2.0", " 3.0"))]
     )
@@ -63,7 +60,7 @@ def test_trainers_tell_the_engines_of_workers_apart() -> None:
     assert page.count("# TYPE vllm:num_requests_running gauge\n") == 1
 
 
-def test_buckets_and_numbers_of_the_process_are_left_out() -> None:
+def test_buckets_and_numbers_of_the_process_are_left_out():
     page = together([page_of("policy-0", PAGE)])
 
     assert "_bucket" not in page
@@ -82,11 +79,11 @@ def test_buckets_and_numbers_of_the_process_are_left_out() -> None:
         "<script>",
     ],
 )
-def test_a_line_that_is_not_a_sample_of_vllm_is_dropped(line: str) -> None:
+def test_a_line_that_is_not_a_sample_of_vllm_is_dropped(line):
     assert together([page_of("policy-0", line), page_of("policy-0", line, 999)]) == ""
 
 
-def test_a_worker_gets_no_more_of_the_page_than_vllm_needs() -> None:
+def test_a_worker_gets_no_more_of_the_page_than_vllm_needs():
     lines = "".join(f'vllm:a{n}{{engine="0"}} 1.0\n' for n in range(5000))
     page = together([page_of("policy-0", lines), page_of("policy-1", PAGE)])
 
@@ -94,7 +91,7 @@ def test_a_worker_gets_no_more_of_the_page_than_vllm_needs() -> None:
     assert page.count('pod="policy-1"') == 5
 
 
-def test_a_page_is_not_held_while_it_comes() -> None:
+def test_a_page_is_not_held_while_it_comes():
     """Two hundred workers would fill the memory of the process with buckets, which nothing reads."""
     part = b'vllm:a_bucket{engine="0",le="0.3"} 4.0\n' * 1000 + b"x" * 20_000
     page = Page("policy-0")
@@ -135,9 +132,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_metrics, "PAGES_BYTES", 200_000)
 
 
-async def test_one_request_has_the_numbers_of_all_workers(
-    api: Api, pages: dict[str, web.Response]
-) -> None:
+async def test_one_request_has_the_numbers_of_all_workers(api, pages):
     status, page = await api.get("/metrics")
 
     assert status == 200
@@ -146,9 +141,7 @@ async def test_one_request_has_the_numbers_of_all_workers(
     assert (await api.get("/metrics", None))[0] == 401
 
 
-async def test_a_worker_that_fails_is_named_in_a_comment(
-    api: Api, pages: dict[str, web.Response]
-) -> None:
+async def test_a_worker_that_fails_is_named_in_a_comment(api, pages):
     pages["policy-0"] = web.Response(status=500, text=PAGE)
 
     status, page = await api.get("/metrics")
@@ -161,7 +154,7 @@ async def test_a_worker_that_fails_is_named_in_a_comment(
     assert "# policy-1 does not answer\n" in page
 
 
-async def test_a_fleet_that_is_too_large_for_one_page_is_409(api: Api) -> None:
+async def test_a_fleet_that_is_too_large_for_one_page_is_409(api):
     api.cluster.fleet["spec"]["replicas"] = 257
 
     status, problem = await api.get("/metrics")
@@ -170,8 +163,8 @@ async def test_a_fleet_that_is_too_large_for_one_page_is_409(api: Api) -> None:
 
 
 async def test_pages_beyond_the_share_of_a_namespace_are_503_until_they_are_shorter(
-    little_memory: None, api: Api, pages: dict[str, web.Response]
-) -> None:
+    little_memory, api, pages
+):
     """Forty workers with such pages would fill the memory of the process, for all namespaces."""
     lines = (f'vllm:a{n}{{engine="0",reason="{"x" * 2000}"}} 1.0\n' for n in range(100))
     pages["policy-0"] = web.Response(text="".join(lines))
@@ -183,9 +176,7 @@ async def test_pages_beyond_the_share_of_a_namespace_are_503_until_they_are_shor
     assert (await api.get("/metrics"))[0] == 200
 
 
-async def test_workers_that_are_silent_hide_no_others(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_workers_that_are_silent_hide_no_others(api, monkeypatch):
     monkeypatch.setattr(worker_metrics, "PAGE_SECONDS", 5.0)
     silent, end = 120, asyncio.Event()
 
@@ -206,9 +197,7 @@ async def test_workers_that_are_silent_hide_no_others(
     assert page.count("does not answer") == silent
 
 
-async def test_pollers_at_the_same_time_share_one_read_of_the_workers(
-    api: Api, pages: dict[str, web.Response]
-) -> None:
+async def test_pollers_at_the_same_time_share_one_read_of_the_workers(api, pages):
     found = await asyncio.gather(*(api.get("/metrics") for _ in range(5)))
 
     assert len({text for _, text in found}) == 1

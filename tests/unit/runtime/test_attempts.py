@@ -1,7 +1,5 @@
 """Attempts that are repeated wait ever longer, until their effect has lasted."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Writes in the background: a write that is cancelled from outside is requested again."""
 
-from __future__ import annotations
-
 import asyncio
 
 from tests.support.waiting import soon
@@ -18,7 +16,7 @@ from fleet_operator.runtime.problems import FleetProblems, Problems
 KEY = ("rl", "policy")
 
 
-async def test_a_cancelled_write_requests_a_reconcile_until_the_operator_stops() -> None:
+async def test_a_cancelled_write_requests_a_reconcile_until_the_operator_stops():
     asked: list[float] = []
     in_flight = WritesInFlight()
     writes = BackgroundWrites(
@@ -44,7 +42,7 @@ async def test_a_cancelled_write_requests_a_reconcile_until_the_operator_stops()
     assert asked == [RETRY_SECONDS]
 
 
-async def test_a_write_that_succeeds_after_a_failure_requests_a_reconcile() -> None:
+async def test_a_write_that_succeeds_after_a_failure_requests_a_reconcile():
     """The conditions still report the failure."""
     asked: list[float] = []
     problems = FleetProblems(KEY, Problems())

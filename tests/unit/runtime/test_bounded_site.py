@@ -1,7 +1,5 @@
 """A port that strangers reach has a bounded number of connections, and answers others next to them."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random
@@ -82,7 +80,7 @@ async def read(port: int, source: str = "127.0.0.1") -> bytes:
         writer.close()
 
 
-async def test_a_connection_carries_one_request() -> None:
+async def test_a_connection_carries_one_request():
     async with serving(FEW) as served:
         reader, writer = await connect(served.port)
         writer.write(REQUEST * 5)
@@ -94,7 +92,7 @@ async def test_a_connection_carries_one_request() -> None:
     assert served.requests == 1
 
 
-async def test_an_address_has_a_part_of_the_connections_and_others_are_answered() -> None:
+async def test_an_address_has_a_part_of_the_connections_and_others_are_answered():
     async with serving(FEW) as served:
         served.go.clear()
         waiting = [asyncio.create_task(read(served.port)) for _ in range(20)]
@@ -112,7 +110,7 @@ async def test_an_address_has_a_part_of_the_connections_and_others_are_answered(
                 pass
 
 
-async def test_the_oldest_connection_gives_way_where_all_are_in_use() -> None:
+async def test_the_oldest_connection_gives_way_where_all_are_in_use():
     async with serving(FEW) as served:
         idle = [await connect(served.port, f"127.0.0.{n}") for n in (1, 1, 1, 2, 2, 2)]
         for n in (3, 4):
@@ -126,7 +124,7 @@ async def test_the_oldest_connection_gives_way_where_all_are_in_use() -> None:
     assert served.most_running == 1
 
 
-async def test_a_connection_ends_after_its_time() -> None:
+async def test_a_connection_ends_after_its_time():
     bounds = replace(FEW, seconds=0.3)
     async with serving(bounds) as served:
         reader, writer = await connect(served.port)
@@ -137,7 +135,7 @@ async def test_a_connection_ends_after_its_time() -> None:
         assert served.requests == 0
 
 
-async def test_no_more_connections_are_served_a_second_than_the_bound() -> None:
+async def test_no_more_connections_are_served_a_second_than_the_bound():
     bounds = Bounds(connections=99, per_address=99, rest_seconds=30, per_second=20, seconds=30)
     async with serving(bounds) as served:
         began = time.monotonic()
@@ -149,7 +147,7 @@ async def test_no_more_connections_are_served_a_second_than_the_bound() -> None:
     assert b"200" in other
 
 
-async def test_many_addresses_are_served_at_a_multiple_of_the_rate_of_all() -> None:
+async def test_many_addresses_are_served_at_a_multiple_of_the_rate_of_all():
     bounds = Bounds(connections=99, per_address=99, rest_seconds=0.01, per_second=20, seconds=30)
     addresses, served_at = [f"127.0.0.{n}" for n in range(2, 22)], list[float]()
     async with serving(bounds) as served:
@@ -227,7 +225,7 @@ class Crowd(BoundedSite):
         return seen[0], seen[1]
 
 
-def test_new_addresses_use_up_no_own_place_and_are_forgotten() -> None:
+def test_new_addresses_use_up_no_own_place_and_are_forgotten():
     """Places rested for minutes, and a kubelet ended the operator after three probes without an answer."""
 
     async def story() -> tuple[str, str]:
@@ -240,7 +238,7 @@ def test_new_addresses_use_up_no_own_place_and_are_forgotten() -> None:
     assert crowd.served <= 71 * PROBES.per_second
 
 
-def test_a_new_kubelet_is_answered_next_to_known_addresses_that_never_stop() -> None:
+def test_a_new_kubelet_is_answered_next_to_known_addresses_that_never_stop():
     pods = random.Random(1)  # noqa: S311 - a test may repeat
 
     async def story() -> tuple[str, str]:
@@ -253,7 +251,7 @@ def test_a_new_kubelet_is_answered_next_to_known_addresses_that_never_stop() -> 
     assert crowd.served <= 71 * (1 + OWN_RATES) * PROBES.per_second
 
 
-async def test_the_place_of_an_ended_connection_rests() -> None:
+async def test_the_place_of_an_ended_connection_rests():
     async with serving(replace(FEW, rest_seconds=30)) as served:
         replies = [await read(served.port) for _ in range(FEW.per_address + 2)]
         other = await read(served.port, "127.0.0.2")
@@ -262,7 +260,7 @@ async def test_the_place_of_an_ended_connection_rests() -> None:
     assert b"200" in other
 
 
-async def test_a_request_that_is_not_http_leaves_no_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_that_is_not_http_leaves_no_line(caplog):
     async with serving(FEW) as served:
         reader, writer = await connect(served.port)
         writer.write(b"GET /a-secret a HTTP/9.x\r\n\r\n")
@@ -273,7 +271,7 @@ async def test_a_request_that_is_not_http_leaves_no_line(caplog: pytest.LogCaptu
     assert [line for line in caplog.records if line.levelname == "ERROR"] == []
 
 
-async def test_a_port_in_use_is_an_error() -> None:
+async def test_a_port_in_use_is_an_error():
     async with serving(FEW) as served:
         with pytest.raises(OSError, match="in use"):
             await BoundedSite.start(web.Application(), served.port, FEW)
@@ -291,9 +289,7 @@ async def until(condition: Callable[[], bool]) -> None:
     [REQUEST[:-2] + b"X: " + b"a" * 60_000 + b"\r\n", b"\xff" * 60_000],
     ids=["a long header", "no HTTP"],
 )
-async def test_a_request_that_is_not_http_leaves_nothing_for_pythons_collector(
-    sent: bytes,
-) -> None:
+async def test_a_request_that_is_not_http_leaves_nothing_for_pythons_collector(sent):
     async with serving(replace(FEW, per_address=1000)) as served:
         await leave_behind(served.port, sent, times=1)
         assert await leave_behind(served.port, sent, times=20) < 4 * len(sent)

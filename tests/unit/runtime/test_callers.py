@@ -1,7 +1,5 @@
 """A decision waits for what it cannot do without, and for nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -112,13 +110,13 @@ async def harness() -> Harness:
     return Harness()
 
 
-async def test_workers_that_were_never_read_are_waited_for(harness: Harness):
+async def test_workers_that_were_never_read_are_waited_for(harness):
     harness.seconds = {3: 0.1}
     assert await harness.took(harness.ask) == pytest.approx(0.1)
     assert harness.known() == list(range(10))
 
 
-async def test_the_time_that_answers_cost_counts_for_the_namespace_of_their_fleet(harness: Harness):
+async def test_the_time_that_answers_cost_counts_for_the_namespace_of_their_fleet(harness):
     harness.cost_seconds = 0.3
     harness.shares.note("another", 0.1, now())
     namespace, _ = harness.caller.session.key
@@ -130,7 +128,7 @@ async def test_the_time_that_answers_cost_counts_for_the_namespace_of_their_flee
     assert not harness.shares.wait_seconds("another", now())
 
 
-async def test_a_worker_that_left_a_read_unanswered_is_read_again_without_waiting(harness: Harness):
+async def test_a_worker_that_left_a_read_unanswered_is_read_again_without_waiting(harness):
     harness.dead = {4}
     assert await harness.took(harness.ask) == pytest.approx(ANSWER_WAIT_SECONDS)
     for _ in range(5):
@@ -148,7 +146,7 @@ async def test_a_worker_that_left_a_read_unanswered_is_read_again_without_waitin
     assert harness.again, "the end of the silence asks for another look"
 
 
-async def test_an_old_answer_is_renewed_without_a_wait(harness: Harness):
+async def test_an_old_answer_is_renewed_without_a_wait(harness):
     await harness.ask(harness.caller)
     await asyncio.sleep(BUSY_SECONDS)
     harness.seconds = dict.fromkeys(range(10), 0.2)
@@ -163,9 +161,7 @@ async def test_an_old_answer_is_renewed_without_a_wait(harness: Harness):
     [(True, [n for n in range(10) if n != 3]), (False, [])],
     ids=["a trainer updates all workers", "the operator knows what it updates"],
 )
-async def test_when_one_worker_has_other_weights_the_others_are_read(
-    external, asked, harness: Harness
-):
+async def test_when_one_worker_has_other_weights_the_others_are_read(external, asked, harness):
     harness.external = external
     for _ in range(2):  # the first answers are changes, too
         await harness.ask(harness.caller)
@@ -188,7 +184,7 @@ async def test_when_one_worker_has_other_weights_the_others_are_read(
     assert versions == ({"2"} if external else {state().version, "2"})
 
 
-async def test_only_news_asks_for_another_look(harness: Harness):
+async def test_only_news_asks_for_another_look(harness):
     await harness.ask(harness.caller)
     for changed in (
         {"uptime_seconds": 99.0, "sessions": 7},
@@ -210,7 +206,7 @@ async def test_only_news_asks_for_another_look(harness: Harness):
     assert harness.looks == [False, True, False, True, True, False, True]
 
 
-async def test_a_call_without_an_answer_is_followed_by_a_read_that_is_waited_for(harness: Harness):
+async def test_a_call_without_an_answer_is_followed_by_a_read_that_is_waited_for(harness):
     await harness.ask(harness.caller)
     harness.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=EPOCH)
     harness.cache.end_call(call_for("load 2", "uid-2"), SILENCE, now() + 1)
@@ -218,7 +214,7 @@ async def test_a_call_without_an_answer_is_followed_by_a_read_that_is_waited_for
     assert await harness.took(harness.ask) == pytest.approx(0.1)
 
 
-async def test_a_worker_with_a_call_in_flight_is_read_when_the_call_takes_long(harness: Harness):
+async def test_a_worker_with_a_call_in_flight_is_read_when_the_call_takes_long(harness):
     await harness.ask(harness.caller)
     await asyncio.sleep(20)
     harness.cache.begin_call("uid-2", work("load 2"), Mock(), now(), epoch=EPOCH)
@@ -232,9 +228,7 @@ async def test_a_worker_with_a_call_in_flight_is_read_when_the_call_takes_long(h
     assert 2 in harness.asked
 
 
-async def test_more_workers_than_can_be_read_in_a_second_are_read_less_often(
-    monkeypatch, harness: Harness
-):
+async def test_more_workers_than_can_be_read_in_a_second_are_read_less_often(monkeypatch, harness):
     monkeypatch.setattr(callers, "READS_PER_SECOND", 2)
 
     await harness.ask(harness.caller)

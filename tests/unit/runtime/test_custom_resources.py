@@ -1,7 +1,5 @@
 """Objects that are deleted in a gap of the watch are forgotten, and all others stay known."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json
@@ -15,7 +13,7 @@ from tests.support.rig import FLEET_PATH, WEIGHTS_PATH, Rig
 from tests.support.virtual_time import now
 
 from fleet_operator.clients.bounded_json import read_closed
-from fleet_operator.errors import Conflict, FleetError, Retryable, Terminal
+from fleet_operator.errors import Conflict, Retryable, Terminal
 from fleet_operator.ports import Json
 from fleet_operator.runtime import kopf_watch
 from fleet_operator.runtime.custom_resources import (
@@ -105,9 +103,7 @@ ALL = {"f-rl", "w-rl", "f-lab", "w-lab"}
         (path_of("weightversions", "rl", "policy"), "w-rl"),
     ],
 )
-async def test_an_object_that_is_gone_is_forgotten_and_its_fleet_is_reconciled(
-    path: str, gone: str
-) -> None:
+async def test_an_object_that_is_gone_is_forgotten_and_its_fleet_is_reconciled(path, gone):
     filled = Filled()
     await filled.fill()
     filled.cluster.drop(path)
@@ -117,7 +113,7 @@ async def test_an_object_that_is_gone_is_forgotten_and_its_fleet_is_reconciled(
     assert filled.woken == [KEY], "as after a DELETED event"
 
 
-async def test_a_check_lists_the_two_resources_and_no_pods() -> None:
+async def test_a_check_lists_the_two_resources_and_no_pods():
     filled = Filled(("rl",))
     await filled.fill()
     await filled.resources.forget_gone()
@@ -127,7 +123,7 @@ async def test_a_check_lists_the_two_resources_and_no_pods() -> None:
     assert filled.woken == []
 
 
-async def test_an_object_that_the_watch_brings_during_the_check_stays() -> None:
+async def test_an_object_that_the_watch_brings_during_the_check_stays():
     filled = Filled(("rl",))
     await filled.fill()
     path, body = fleet(name="new", uid="f-new")
@@ -145,7 +141,7 @@ async def test_an_object_that_the_watch_brings_during_the_check_stays() -> None:
 @pytest.mark.parametrize(
     "told", [True, False], ids=["the watch has delivered it", "the watch is late"]
 )
-async def test_the_predecessor_of_a_recreated_object_is_forgotten(*, told: bool) -> None:
+async def test_the_predecessor_of_a_recreated_object_is_forgotten(*, told):
     filled = Filled(("rl",))
     await filled.fill()
     path, body = fleet(uid="f-second")
@@ -164,9 +160,7 @@ async def test_the_predecessor_of_a_recreated_object_is_forgotten(*, told: bool)
 
 @pytest.mark.parametrize("error", [Conflict("410"), Retryable("503"), Terminal("403")], ids=str)
 @pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
-async def test_a_list_that_fails_keeps_the_objects_of_its_namespace_alone(
-    error: FleetError, plural: str
-) -> None:
+async def test_a_list_that_fails_keeps_the_objects_of_its_namespace_alone(error, plural):
     filled = Filled()
     await filled.fill()
     for path in list(filled.cluster.objects):
@@ -178,7 +172,7 @@ async def test_a_list_that_fails_keeps_the_objects_of_its_namespace_alone(
     assert filled.uids == {"f-rl", "w-rl"}
 
 
-async def test_objects_on_later_pages_stay() -> None:
+async def test_objects_on_later_pages_stay():
     filled = Filled(("rl",))
     for number in range(5):
         filled.cluster.put(*weights(name=f"more-{number}", uid=f"more-{number}"))
@@ -228,7 +222,7 @@ def played(story: Callable[[Checking], Any]) -> None:
     virtual_time.run(whole())
 
 
-def test_checks_come_from_time_to_time_also_after_one_that_failed() -> None:
+def test_checks_come_from_time_to_time_also_after_one_that_failed():
     async def story(checking: Checking) -> None:
         checking.filled.cluster.drop(path_of("weightversions", "rl", "policy"))
         checking.filled.kube.error = Retryable("503")
@@ -243,7 +237,7 @@ def test_checks_come_from_time_to_time_also_after_one_that_failed() -> None:
 
 
 @pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
-def test_a_new_list_of_the_watch_is_followed_by_one_check(plural: str) -> None:
+def test_a_new_list_of_the_watch_is_followed_by_one_check(plural):
     async def story(checking: Checking) -> None:
         checking.filled.cluster.drop(path_of("weightversions", "rl", "policy"))
         for number in range(50):
@@ -260,7 +254,7 @@ def test_a_new_list_of_the_watch_is_followed_by_one_check(plural: str) -> None:
     played(story)
 
 
-def test_other_events_request_no_check() -> None:
+def test_other_events_request_no_check():
     async def story(checking: Checking) -> None:
         for kind in ("ADDED", "MODIFIED", "DELETED"):
             await checking.deliver("inferencefleets", kind, fleet()[1])
@@ -308,9 +302,7 @@ class Watched:
             return await self.begun.get()
 
 
-async def test_the_other_namespaces_are_watched_while_one_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_other_namespaces_are_watched_while_one_is_refused(monkeypatch):
     watched, filled = Watched(monkeypatch), Filled()
     await filled.fill()
     task = asyncio.create_task(filled.resources.follow(asyncio.Event(), lambda: None))
@@ -334,9 +326,7 @@ async def test_the_other_namespaces_are_watched_while_one_is_refused(
 # --- what depends on it -------------------------------------------------------------------------
 
 
-async def test_the_successor_of_a_weight_version_that_was_deleted_in_a_gap_steers_the_fleet() -> (
-    None
-):
+async def test_the_successor_of_a_weight_version_that_was_deleted_in_a_gap_steers_the_fleet():
     async with Rig(replicas=2) as rig:
         await rig.applied("1")
         second = copy.deepcopy(rig.cluster.objects[WEIGHTS_PATH])
@@ -351,7 +341,7 @@ async def test_the_successor_of_a_weight_version_that_was_deleted_in_a_gap_steer
         await rig.until(lambda: rig.serving == ["2", "2"])
 
 
-async def test_a_fleet_that_was_deleted_in_a_gap_gets_no_pod_and_no_secret() -> None:
+async def test_a_fleet_that_was_deleted_in_a_gap_gets_no_pod_and_no_secret():
     async with Rig(replicas=2) as rig:
         await rig.applied("1")
         for path in [p for p in rig.cluster.objects if p.startswith(FLEET_PATH)]:

@@ -1,8 +1,6 @@
 """Epochs grow with every goal, so that late calls can be distinguished. After a refusal as old, the term
 of one fleet grows once the Lease was read."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -180,7 +178,7 @@ async def test_a_late_call_of_our_own_does_not_cause_a_read_of_the_lease():
 
 
 @pytest.mark.parametrize("term", [6 + MAX_AHEAD, MAX_TERM - 1, MAX_TERM])
-async def test_a_worker_far_beyond_the_lease_is_named_until_it_is_recreated(term: int):
+async def test_a_worker_far_beyond_the_lease_is_named_until_it_is_recreated(term):
     epochs = Epochs(KEY, lambda: 5)
     epochs.note_refusal(POD, Epoch(term=term, sequence=7))
     assert epochs.last.term == 5, "its peers and its successor are called as before"
@@ -218,7 +216,7 @@ def test_one_worker_never_puts_its_peers_beyond_the_next_leader():
 
 
 @pytest.mark.parametrize("term", [MAX_TERM - 1, MAX_TERM])
-def test_a_term_stays_within_the_protocol_near_its_highest_one(term: int):
+def test_a_term_stays_within_the_protocol_near_its_highest_one(term):
     epochs = Epochs(KEY, lambda: MAX_TERM - 10)
     epochs.note_refusal(POD, Epoch(term=term, sequence=0))
     read_lease(epochs)

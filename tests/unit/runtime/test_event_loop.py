@@ -1,7 +1,5 @@
 """Which event loop the operator runs in."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 
@@ -11,7 +9,7 @@ from tests.support.programs import written_by
 from fleet_operator.runtime.main import loop_factory
 
 
-def test_uvloop_is_used_where_it_is_installed() -> None:
+def test_uvloop_is_used_where_it_is_installed():
     loop = loop_factory()()
     try:
         assert isinstance(loop, uvloop.Loop)
@@ -19,7 +17,7 @@ def test_uvloop_is_used_where_it_is_installed() -> None:
         loop.close()
 
 
-def test_without_uvloop_the_standard_librarys_loop_is_used(monkeypatch) -> None:
+def test_without_uvloop_the_standard_librarys_loop_is_used(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvloop", None)
 
     loop = loop_factory()()
@@ -43,7 +41,7 @@ runpy.run_module("fleet_operator", run_name="__main__")
 """
 
 
-def test_garbage_collections_are_rare_and_skip_the_imported_objects() -> None:
+def test_garbage_collections_are_rare_and_skip_the_imported_objects():
     printed = written_by([sys.executable, "-c", STARTED], timeout=120)
     frozen, scanned, new_objects = map(int, printed.split())
 

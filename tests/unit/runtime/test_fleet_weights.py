@@ -1,7 +1,5 @@
 """The index of one fleet's WeightVersions: their order, the bound, and turns beyond it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 
@@ -41,9 +39,7 @@ CHANGES = st.tuples(
 
 
 @given(st.lists(CHANGES, max_size=60))
-def test_it_has_the_oldest_and_those_beyond_without_a_status_after_any_changes(
-    changes: list[tuple[int, int, str]],
-) -> None:
+def test_it_has_the_oldest_and_those_beyond_without_a_status_after_any_changes(changes):
     index, known = FleetWeights(), dict[str, WeightsView]()
     for number in range(LOOKED_AT):
         index.put(each := numbered(number, second=2))
@@ -66,7 +62,7 @@ def test_it_has_the_oldest_and_those_beyond_without_a_status_after_any_changes(
     assert seen == set(due)
 
 
-def test_a_turn_stays_the_same_until_the_next_one_and_ends_with_its_statuses() -> None:
+def test_a_turn_stays_the_same_until_the_next_one_and_ends_with_its_statuses():
     index = filled(LOOKED_AT + 2 * AT_ONCE)
     first = index.turn(0.0)
     assert names_of(first) == [f"w{LOOKED_AT + n:04}" for n in range(AT_ONCE)]
@@ -83,7 +79,7 @@ def test_a_turn_stays_the_same_until_the_next_one_and_ends_with_its_statuses() -
     assert index.turn_in_seconds(2 * TURN_SECONDS) == float("inf")
 
 
-def test_of_many_that_come_at_once_the_first_one_asks_for_the_turns_of_all() -> None:
+def test_of_many_that_come_at_once_the_first_one_asks_for_the_turns_of_all():
     """The fleet of a tenant that made 1,000 of them was reconciled for each, which delayed the other tenants."""
     index = filled(LOOKED_AT)
     asks = [index.put(numbered(LOOKED_AT + n)) for n in range(100)]
@@ -95,7 +91,7 @@ def test_of_many_that_come_at_once_the_first_one_asks_for_the_turns_of_all() -> 
     assert index.put(numbered(0, second=9999)), "the fleet looks at another one instead"
 
 
-def test_one_that_is_created_again_takes_the_place_of_its_new_age() -> None:
+def test_one_that_is_created_again_takes_the_place_of_its_new_age():
     index = filled(3)
     index.put(replace(numbered(0), uid="again", created_at=NOW + timedelta(hours=1)))
     assert names_of(index.looked_at) == ["w0001", "w0002", "w0000"]

@@ -1,7 +1,5 @@
 """Requests in flight: a limited number at once, each with one end, and batches that wait for a moment."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 
@@ -58,7 +56,7 @@ async def test_no_more_go_at_once_than_may_and_the_others_in_their_order():
 
 @pytest.mark.parametrize("silent", [1, 2, 5, 20, 100])
 async def test_namespaces_whose_workers_are_silent_leave_a_third_of_their_share_to_the_others(
-    silent: int,
+    silent,
 ):
     most = 1024
     flights = Flights(most)

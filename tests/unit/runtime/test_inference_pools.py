@@ -1,7 +1,5 @@
 """InferencePools are created with their field, deleted without it, and report a missing CRD."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -60,9 +58,7 @@ def unknown_kind(verb: str, path: str) -> NotFound | None:
     return NotFound(f"{verb} {path}: 404") if "inferencepools" in path else None
 
 
-async def test_a_pool_selects_what_the_service_selects_and_no_worker_is_replaced_for_it(
-    harness: Harness,
-):
+async def test_a_pool_selects_what_the_service_selects_and_no_worker_is_replaced_for_it(harness):
     await harness.write(ASKED)
 
     selected = harness.pool["spec"]["selector"]["matchLabels"]
@@ -72,7 +68,7 @@ async def test_a_pool_selects_what_the_service_selects_and_no_worker_is_replaced
     assert revisions.revision_of(ASKED) == revisions.revision_of(PLAIN)
 
 
-async def test_a_pool_that_is_as_it_should_be_is_not_written_again(harness: Harness):
+async def test_a_pool_that_is_as_it_should_be_is_not_written_again(harness):
     await harness.write(ASKED)
     harness.kube.requests.clear()
 
@@ -84,9 +80,7 @@ async def test_a_pool_that_is_as_it_should_be_is_not_written_again(harness: Harn
 
 
 @pytest.mark.parametrize("leaders", [1, 2])
-async def test_the_pool_goes_with_its_field_also_under_the_next_leader(
-    harness: Harness, leaders: int
-):
+async def test_the_pool_goes_with_its_field_also_under_the_next_leader(harness, leaders):
     await harness.write(ASKED)
     if leaders == 2:
         harness.next_leader()
@@ -98,7 +92,7 @@ async def test_the_pool_goes_with_its_field_also_under_the_next_leader(
     assert harness.pool is not None, "and it can come back"
 
 
-async def test_a_pool_of_another_owner_is_left_alone(harness: Harness):
+async def test_a_pool_of_another_owner_is_left_alone(harness):
     foreign = {
         "metadata": {"name": "policy", "ownerReferences": [{"controller": True, "uid": "x"}]}
     }
@@ -109,7 +103,7 @@ async def test_a_pool_of_another_owner_is_left_alone(harness: Harness):
     assert harness.pool is not None
 
 
-async def test_a_fleet_without_a_pool_is_read_once(harness: Harness):
+async def test_a_fleet_without_a_pool_is_read_once(harness):
     harness.kube.refuses = unknown_kind
     await harness.write(PLAIN)
     harness.children.forget_written()
@@ -117,7 +111,7 @@ async def test_a_fleet_without_a_pool_is_read_once(harness: Harness):
     assert not await harness.write(PLAIN)
 
 
-async def test_a_failed_read_is_repeated(harness: Harness):
+async def test_a_failed_read_is_repeated(harness):
     await harness.write(ASKED)
     harness.next_leader()
     harness.kube.error = Retryable("503")
@@ -130,7 +124,7 @@ async def test_a_failed_read_is_repeated(harness: Harness):
     assert harness.pool is None
 
 
-async def test_a_missing_crd_is_a_problem_that_names_the_remedy(harness: Harness):
+async def test_a_missing_crd_is_a_problem_that_names_the_remedy(harness):
     harness.kube.refuses = unknown_kind
 
     with pytest.raises(KindMissing) as refused:

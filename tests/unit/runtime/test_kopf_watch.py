@@ -1,7 +1,5 @@
 """Objects from kopf's watches go into the store, and nothing is written through them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Collection
@@ -59,9 +57,7 @@ def watches() -> Watches:
     return Watches()
 
 
-def test_both_resources_are_watched_in_our_group_and_version_and_nothing_else(
-    watches: Watches,
-) -> None:
+def test_both_resources_are_watched_in_our_group_and_version_and_nothing_else(watches):
     watched = {(h.selector.group, h.selector.version, p) for p, h in watches.handlers.items()}
 
     assert watched == {
@@ -70,14 +66,14 @@ def test_both_resources_are_watched_in_our_group_and_version_and_nothing_else(
     }
 
 
-def test_nothing_keeps_state_on_the_objects_or_holds_them_back(watches: Watches) -> None:
+def test_nothing_keeps_state_on_the_objects_or_holds_them_back(watches):
     """Handlers of changes would set annotations and finalizers."""
     assert not watches.registry._changing._handlers
     assert not watches.registry._spawning._handlers
     assert build_settings().posting.enabled is False
 
 
-def test_kopf_copies_no_object_to_look_for_changes() -> None:
+def test_kopf_copies_no_object_to_look_for_changes():
     class Uncopied(dict[str, Any]):
         def __deepcopy__(self, memo: object) -> None:
             raise AssertionError("an object was copied")
@@ -91,7 +87,7 @@ def test_kopf_copies_no_object_to_look_for_changes() -> None:
 
 
 @pytest.mark.parametrize("kind", [None, "ADDED", "MODIFIED"])
-async def test_listed_and_added_objects_enter_the_store(watches: Watches, kind: str | None) -> None:
+async def test_listed_and_added_objects_enter_the_store(watches, kind):
     """Objects of a list have the kind None."""
     await watches.deliver("inferencefleets", kind, FLEET)
     await watches.deliver("weightversions", kind, WEIGHTS)
@@ -102,7 +98,7 @@ async def test_listed_and_added_objects_enter_the_store(watches: Watches, kind: 
     assert watches.lists == (2 if kind is None else 0), "a list may lack what is gone"
 
 
-async def test_deleted_objects_leave_the_store(watches: Watches) -> None:
+async def test_deleted_objects_leave_the_store(watches):
     for kind in ("ADDED", "DELETED"):
         await watches.deliver("inferencefleets", kind, FLEET)
         await watches.deliver("weightversions", kind, WEIGHTS)
@@ -112,9 +108,7 @@ async def test_deleted_objects_leave_the_store(watches: Watches) -> None:
     assert watches.woken == [KEY] * 4
 
 
-async def test_a_late_word_of_a_fleet_that_is_gone_does_not_hide_its_successor(
-    watches: Watches,
-) -> None:
+async def test_a_late_word_of_a_fleet_that_is_gone_does_not_hide_its_successor(watches):
     successor = FLEET | {"metadata": FLEET["metadata"] | {"uid": "u2"}}
     await watches.deliver("inferencefleets", "ADDED", successor)
     await watches.deliver("inferencefleets", "DELETED", FLEET)
@@ -125,9 +119,7 @@ async def test_a_late_word_of_a_fleet_that_is_gone_does_not_hide_its_successor(
 
 
 @pytest.mark.parametrize("plural", ["inferencefleets", "weightversions"])
-async def test_an_unreadable_object_is_reported_and_the_known_one_stays(
-    watches: Watches, plural: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unreadable_object_is_reported_and_the_known_one_stays(watches, plural, caplog):
     body = FLEET if plural == "inferencefleets" else WEIGHTS
     await watches.deliver(plural, "ADDED", body)
     await watches.deliver(plural, "MODIFIED", body | {"spec": {"from": "the future"}})
@@ -138,9 +130,7 @@ async def test_an_unreadable_object_is_reported_and_the_known_one_stays(
     assert known
 
 
-async def test_an_object_of_a_list_waits_while_its_namespace_uses_more_time_than_its_share(
-    watches: Watches,
-) -> None:
+async def test_an_object_of_a_list_waits_while_its_namespace_uses_more_time_than_its_share(watches):
     clock = asyncio.get_running_loop().time
     watches.shares.note("rl", 2.5, clock())
     watches.shares.note("other", 0.1, clock())
@@ -156,7 +146,7 @@ async def test_an_object_of_a_list_waits_while_its_namespace_uses_more_time_than
     assert clock() - began >= wait_seconds > 0.1
 
 
-async def test_the_time_of_an_object_counts_for_its_namespace(watches: Watches) -> None:
+async def test_the_time_of_an_object_counts_for_its_namespace(watches):
     clock = asyncio.get_running_loop().time
     spec = FLEET["spec"] | {"podOverlay": {"spec": {"volumes": [[]] * 15_000}}}
     assert not watches.shares.is_shared("other", clock())
@@ -166,7 +156,7 @@ async def test_the_time_of_an_object_counts_for_its_namespace(watches: Watches) 
     assert watches.shares.is_shared("other", clock())
 
 
-def test_pages_become_smaller_until_they_have_one_object() -> None:
+def test_pages_become_smaller_until_they_have_one_object():
     settings = build_settings()
     sizes = []
     while kopf_watch.smaller_pages(settings):
@@ -175,9 +165,7 @@ def test_pages_become_smaller_until_they_have_one_object() -> None:
     assert sizes == [250, 125, 62, 31, 15, 7, 3, 1]
 
 
-async def test_kopf_starts_under_a_user_id_that_has_no_name(
-    watches: Watches, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_kopf_starts_under_a_user_id_that_has_no_name(watches, monkeypatch):
     def nameless() -> str:
         raise KeyError("getpwuid(): uid not found: 1000")
 

@@ -1,7 +1,5 @@
 """A reader continues behind objects that it cannot read, and reports them; one that fails stops no other."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping
@@ -35,8 +33,8 @@ UNREAD = [("pods policy-1", ConditionReason.OBJECT_UNREAD)]
 
 @pytest.mark.parametrize("listed", [True, False], ids=["in a list", "in a watch"])
 async def test_an_object_that_is_too_large_is_reported_on_its_fleet_until_it_is_smaller_or_gone(
-    *, listed: bool
-) -> None:
+    *, listed
+):
     cluster = FakeCluster()
     if listed:
         put(cluster, unread(1))
@@ -65,8 +63,8 @@ async def test_an_object_that_is_too_large_is_reported_on_its_fleet_until_it_is_
     [("policy-20000", "20000"), ("policy-7", "8"), ("policy-x", "x"), ("policy-07", "07")],
 )
 async def test_a_pod_with_the_labels_of_a_worker_and_another_name_is_reported_on_its_fleet(
-    name: str, ordinal: str
-) -> None:
+    name, ordinal
+):
     cluster = FakeCluster()
     posing = pod(1)
     posing["metadata"] |= {"name": name, "uid": "posing"}
@@ -83,7 +81,7 @@ async def test_a_pod_with_the_labels_of_a_worker_and_another_name_is_reported_on
         assert reading.shown() == []
 
 
-async def test_an_unread_object_that_is_deleted_in_a_gap_is_reported_no_more() -> None:
+async def test_an_unread_object_that_is_deleted_in_a_gap_is_reported_no_more():
     cluster = FakeCluster()
     # Its ordinal makes it no worker, so only the report knows it.
     foreign = unread(1)
@@ -102,7 +100,7 @@ async def test_an_unread_object_that_is_deleted_in_a_gap_is_reported_no_more() -
         assert reading.shown() == []
 
 
-async def test_an_object_that_cannot_be_taken_holds_back_no_other() -> None:
+async def test_an_object_that_cannot_be_taken_holds_back_no_other():
     cluster = FakeCluster()
     put(cluster, pod(0, conditions=[{"odd": "condition"}]))
     put(cluster, pod(1))
@@ -132,8 +130,8 @@ class Breaking(FakeKube):
 
 
 async def test_after_several_breaks_at_one_version_the_objects_are_listed_and_it_is_reported(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     cluster = FakeCluster()
     kube = Breaking(cluster)
     kube.error_of_watch = Broken("a line cannot be read")
@@ -154,9 +152,7 @@ async def test_after_several_breaks_at_one_version_the_objects_are_listed_and_it
     assert any(one.levelno == logging.WARNING for one in caplog.records)
 
 
-async def test_streams_that_break_between_events_resume_without_a_list_or_a_report(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_streams_that_break_between_events_resume_without_a_list_or_a_report(caplog):
     cluster = FakeCluster()
     kube = cluster.client()
     kube.events_per_watch, kube.watch_error = 1, Broken("connection reset")
@@ -173,7 +169,7 @@ async def test_streams_that_break_between_events_resume_without_a_list_or_a_repo
 @pytest.mark.parametrize(
     "error", [TooLarge("a line"), KeyError("metadata")], ids=["size", "defect"]
 )
-async def test_a_stream_that_fails_stops_no_other_and_is_begun_again(error: Exception) -> None:
+async def test_a_stream_that_fails_stops_no_other_and_is_begun_again(error):
     cluster = FakeCluster()
     kube = Breaking(cluster)
     kube.error_of_watch, kube.broken_namespace = error, "/lab/"
@@ -211,7 +207,7 @@ class Heavy(FakeKube):
         return await super().get(path, params)
 
 
-async def test_after_a_page_that_is_too_large_the_next_request_is_for_fewer_objects() -> None:
+async def test_after_a_page_that_is_too_large_the_next_request_is_for_fewer_objects():
     cluster = FakeCluster()
     for n in range(10):
         put(cluster, pod(n))

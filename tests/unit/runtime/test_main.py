@@ -1,7 +1,5 @@
 """A process from its start to its end: what it waits for, and with which code it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
@@ -420,12 +418,12 @@ async def test_resources_without_the_right_to_read_are_reported_and_watched_agai
     assert await process.code(within_seconds=10) == 0
 
 
-async def test_without_an_endpoint_there_is_no_tracing() -> None:
+async def test_without_an_endpoint_there_is_no_tracing():
     async with AsyncExitStack() as stack:
         assert main._tracing("", stack) is None
 
 
-async def test_an_endpoint_without_the_libraries_is_refused(monkeypatch) -> None:
+async def test_an_endpoint_without_the_libraries_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "fleet_operator.runtime.tracing", None)
 
     async with AsyncExitStack() as stack:

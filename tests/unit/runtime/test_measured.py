@@ -1,7 +1,5 @@
 """The time in which a tenant's work holds the event loop is counted, whatever the process does meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -17,9 +15,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return clock
 
 
-async def test_a_step_without_a_processor_counts_as_long_as_others_wait_for_it(
-    now: list[float],
-) -> None:
+async def test_a_step_without_a_processor_counts_as_long_as_others_wait_for_it(now):
     noted: list[float] = []
 
     async def work() -> str:

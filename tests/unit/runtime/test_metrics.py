@@ -1,7 +1,5 @@
 """Series of one operator process: they do not grow without bound, and go with their fleet."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -103,9 +101,7 @@ def test_waits_of_fleets_are_counted_without_their_names_unless_names_are_shown(
         (("rl", "eval"), False, ("?",)),
     ],
 )
-def test_the_watched_namespaces_are_shown_and_named_only_with_fleets(
-    watched: tuple[str, ...], names_fleets: bool, shown: tuple[str, ...]
-):
+def test_the_watched_namespaces_are_shown_and_named_only_with_fleets(watched, names_fleets, shown):
     metrics = Metrics(namespaces=watched, names_fleets=names_fleets)
 
     expected = {f'{{namespace="{each}"}}': 1 for each in shown}

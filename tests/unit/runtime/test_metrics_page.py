@@ -1,7 +1,5 @@
 """A page of metrics costs a bounded part of the process, however often it is read."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -34,7 +32,7 @@ class Renderings:
         return b"page %d" % len(self.threads)
 
 
-async def test_readers_share_one_rendering_that_leaves_the_event_loop_free() -> None:
+async def test_readers_share_one_rendering_that_leaves_the_event_loop_free():
     made = Renderings(seconds=0.2)
     page = MetricsPage(made.prepare)
     reading = asyncio.gather(*(page.body() for _ in range(512)))
@@ -48,7 +46,7 @@ async def test_readers_share_one_rendering_that_leaves_the_event_loop_free() -> 
     assert turns > 10
 
 
-async def test_a_reader_that_ends_leaves_the_rendering_to_the_others() -> None:
+async def test_a_reader_that_ends_leaves_the_rendering_to_the_others():
     made = Renderings(seconds=0.2)
     page = MetricsPage(made.prepare)
     first = asyncio.create_task(page.body())
@@ -59,9 +57,7 @@ async def test_a_reader_that_ends_leaves_the_rendering_to_the_others() -> None:
     assert made.most_at_once == 1
 
 
-def test_a_page_is_rendered_at_most_once_a_second_and_a_tenth_of_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_page_is_rendered_at_most_once_a_second_and_a_tenth_of_the_time(monkeypatch):
     made = Renderings()
 
     async def in_virtual_time(render):
@@ -89,7 +85,7 @@ def test_a_page_is_rendered_at_most_once_a_second_and_a_tenth_of_the_time(
     assert 15 < counts[1] <= 100 / (10 * 0.5) + 2
 
 
-async def test_a_rendering_that_fails_is_tried_again_later() -> None:
+async def test_a_rendering_that_fails_is_tried_again_later():
     def prepare():
         raise ValueError("broken")
 

@@ -1,7 +1,5 @@
 """No label and no annotation that a user can change raises in the operator."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import replace
@@ -61,7 +59,7 @@ def quarantined(ordinal: int, text: str) -> dict[str, Any]:
     second=marked(pod(1), POD_ANNOTATIONS),
     weights=marked(WEIGHTS, WEIGHT_ANNOTATIONS),
 )
-def test_any_labels_and_annotations_lead_to_a_decision(first: Any, second: Any, weights: Any):
+def test_any_labels_and_annotations_lead_to_a_decision(first, second, weights):
     pods, cache, store = PodStore(lambda _: None), WorkerCache(), Store(lambda _: None)
     for each in (pod(0), first, second):
         with suppress(ObjectUnread):  # reported on its fleet
@@ -82,7 +80,7 @@ def test_any_labels_and_annotations_lead_to_a_decision(first: Any, second: Any, 
 
 @settings(max_examples=100, print_blob=True)
 @given(traceparent=TEXTS, retry=TEXTS)
-def test_a_weight_version_is_read_whatever_its_annotations_are(traceparent: str, retry: str):
+def test_a_weight_version_is_read_whatever_its_annotations_are(traceparent, retry):
     store = Store(lambda _: None)
     annotations = {names.ANNOTATION_TRACEPARENT: traceparent, names.ANNOTATION_RETRY: retry}
     store.put_weights(WEIGHTS | {"metadata": WEIGHTS["metadata"] | {"annotations": annotations}})
@@ -91,7 +89,7 @@ def test_a_weight_version_is_read_whatever_its_annotations_are(traceparent: str,
     assert isinstance(read, WeightsView)
 
 
-def test_what_is_kept_of_an_object_is_small_whatever_its_annotations_and_owners_are() -> None:
+def test_what_is_kept_of_an_object_is_small_whatever_its_annotations_and_owners_are():
     """The API server takes 256 KiB of annotations, and more of owners."""
     long = "x" * 250_000
     owners = [{"uid": long, "controller": True}]

@@ -1,7 +1,5 @@
 """Another release that drives a fleet is left alone for as long as its heartbeat is renewed."""
 
-from __future__ import annotations
-
 import asyncio
 from unittest.mock import Mock
 
@@ -182,7 +180,7 @@ class TestHeartbeats:
         task.cancel()
 
     async def test_namespaces_whose_requests_take_long_delay_the_lease_of_no_other_one(
-        self, monkeypatch: pytest.MonkeyPatch
+        self, monkeypatch
     ):
         cluster = FakeCluster()
         slow = [driven(f"slow-{n}", f"fleet-{n}") for n in range(8)]

@@ -1,7 +1,5 @@
 """Views of all pods, kept by list and watch whatever happens to the stream."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging
@@ -420,7 +418,7 @@ def test_whatever_happens_the_views_end_up_equal_to_what_is_there(happenings):
     virtual_time.run(story())
 
 
-async def test_a_list_holds_one_page_of_raw_pods_at_a_time() -> None:
+async def test_a_list_holds_one_page_of_raw_pods_at_a_time():
     """10,000 raw pods took 276 MiB in addition to their views, under a limit of 512 MiB."""
     page_size, held = 20, []
 

@@ -1,7 +1,5 @@
 """Pods are created at a pace, and a refused creation is not repeated at once."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, NoReturn
 
@@ -253,7 +251,7 @@ class TestUnseen:
         assert len(server.sent) == 2
 
 
-async def test_a_fleet_without_quota_sends_few_requests_in_two_minutes() -> None:
+async def test_a_fleet_without_quota_sends_few_requests_in_two_minutes():
     """The whole operator. One a second would be 120."""
 
     async with Rig(replicas=1) as rig:

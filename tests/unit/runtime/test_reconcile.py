@@ -1,8 +1,6 @@
 """Every request of a reconcile may fail in every way. The fleet still gets its objects, the statuses
 report it in the end, and no request is repeated faster than a failing server can bear."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -74,7 +72,7 @@ def start_version(rig: Rig) -> str:
     return str(found["data"].get("version"))
 
 
-async def test_the_table_names_every_request_that_a_fleet_costs() -> None:
+async def test_the_table_names_every_request_that_a_fleet_costs():
     async with Rig(replicas=1) as rig:
         await rig.applied("1")
         rig.publish("2")
@@ -86,9 +84,7 @@ async def test_the_table_names_every_request_that_a_fleet_costs() -> None:
 
 
 @pytest.mark.parametrize(("verb", "path"), REQUESTS)
-def test_one_request_that_fails_once_changes_nothing_in_the_end(
-    verb: str, path: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_request_that_fails_once_changes_nothing_in_the_end(verb, path, caplog):
     async def story(error: FleetError) -> None:
         failed: list[FleetError] = []
 
@@ -112,8 +108,8 @@ def test_one_request_that_fails_once_changes_nothing_in_the_end(
 
 @pytest.mark.parametrize(("verb", "path"), [p for p in REQUESTS if p.values[0] in METHODS])
 async def test_a_write_that_took_effect_without_an_answer_is_not_done_twice_over(
-    verb: str, path: str, caplog: pytest.LogCaptureFixture
-) -> None:
+    verb, path, caplog
+):
     async with Rig(replicas=1) as rig:
         lost: list[str] = []
         real = getattr(rig.kube, METHODS[verb])
@@ -144,8 +140,8 @@ DURING = [p for p in REQUESTS if p.values[1].endswith(("/status", "policy-applie
 @pytest.mark.parametrize(("verb", "path"), [p for p in DURING if p.values[0] != "GET"])
 @pytest.mark.parametrize("error", ERRORS, ids=str)
 async def test_workers_wait_only_for_the_status_that_pins_their_weights_and_the_server_is_not_stormed(
-    verb: str, path: str, error: FleetError
-) -> None:
+    verb, path, error
+):
     async with Rig(replicas=1) as rig:
         await both_are_ready(rig, "1")
         rig.kube.refuses = lambda v, p: error if (v, p) == (verb, path) else None
@@ -164,9 +160,7 @@ async def test_workers_wait_only_for_the_status_that_pins_their_weights_and_the_
         await both_are_ready(rig, "2")
 
 
-def test_each_failure_is_logged_with_the_name_of_the_fleet_and_counted_by_kind(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_each_failure_is_logged_with_the_name_of_the_fleet_and_counted_by_kind(caplog):
     caplog.set_level(logging.WARNING)
 
     async def story() -> str:
@@ -188,7 +182,7 @@ def only(verb: str, path: str, error: FleetError) -> Callable[[str, str], FleetE
     return lambda v, p: error if (v, p) == (verb, path) else None
 
 
-async def test_a_problem_of_creating_pods_is_removed_when_they_are_created() -> None:
+async def test_a_problem_of_creating_pods_is_removed_when_they_are_created():
     async with Rig(replicas=2) as rig:
         rig.kube.refuses = only("POST", PODS_PATH, Terminal("403 exceeded quota: gpus"))
         await rig.until(lambda: "quota" in str(rig.fleet), seconds=2000)
@@ -199,7 +193,7 @@ async def test_a_problem_of_creating_pods_is_removed_when_they_are_created() -> 
         assert rig.condition("Stalled") is None
 
 
-async def test_while_the_watch_is_late_only_the_pod_that_was_deleted_ends() -> None:
+async def test_while_the_watch_is_late_only_the_pod_that_was_deleted_ends():
     async with Rig(replicas=3) as rig:
         await rig.until(lambda: is_ready(rig, FLEET_PATH))
         rig.kube.watch_delay_seconds = 1000

@@ -1,7 +1,5 @@
 """Writes that do not last wait ever longer, and are reported with their cause."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A part that fails is begun again alone, and is reported until it works."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -47,7 +45,7 @@ def follow(part: Part, seconds: float) -> None:
     virtual_time.run(story())
 
 
-def test_a_part_that_fails_is_begun_again_and_reported_until_it_works() -> None:
+def test_a_part_that_fails_is_begun_again_and_reported_until_it_works():
     part = Part(failures=3)
     follow(part, 2 * WORKS_SECONDS)
 
@@ -56,7 +54,7 @@ def test_a_part_that_fails_is_begun_again_and_reported_until_it_works() -> None:
     assert part.cancelled, "the end of the process ends it"
 
 
-def test_a_part_that_keeps_failing_waits_longer_each_time() -> None:
+def test_a_part_that_keeps_failing_waits_longer_each_time():
     part = Part(lives_seconds=0.01)
     follow(part, 600)
     waits = [
@@ -81,7 +79,7 @@ class Ending(Part):
 
 
 @pytest.mark.parametrize("how", ["returns", "is cancelled"])
-def test_a_part_that_ends_is_begun_again(how: str) -> None:
+def test_a_part_that_ends_is_begun_again(how):
     part = Ending(how)
     follow(part, 5)
 

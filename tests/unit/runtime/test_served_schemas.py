@@ -1,7 +1,5 @@
 """The operator knows which of its status fields the cluster's CRDs permit, and writes the others."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any
@@ -224,7 +222,7 @@ async def test_a_change_of_metadata_leaves_a_status_that_an_older_crd_has_cut_as
 
 
 @pytest.mark.parametrize("field", ["pinned", "digest"])
-async def test_a_pin_that_the_crd_does_not_permit_does_not_count_as_stored(field: str):
+async def test_a_pin_that_the_crd_does_not_permit_does_not_count_as_stored(field):
     """Else the label would be free after a restart of the operator."""
 
     served = closed()

@@ -1,7 +1,5 @@
 """A session has all that a process remembers about a fleet, and goes with it."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 from collections.abc import Iterator
@@ -36,21 +34,19 @@ def sessions() -> Sessions:
     return make_sessions(problems=Problems(lambda: 0.0))
 
 
-def test_a_fleet_keeps_its_session(sessions: Sessions) -> None:
+def test_a_fleet_keeps_its_session(sessions):
     assert sessions.of(KEY, "fleet-1") is sessions.of(KEY, "fleet-1")
     assert sessions.find(KEY) is sessions.of(KEY, "fleet-1")
 
 
-def test_a_fleet_takes_over_the_session_of_the_weightversions_that_came_before_it(
-    sessions: Sessions,
-) -> None:
+def test_a_fleet_takes_over_the_session_of_the_weightversions_that_came_before_it(sessions):
     before = sessions.of(KEY)
 
     assert sessions.of(KEY, "fleet-1") is before
 
 
 @pytest.mark.parametrize("uid", ["fleet-2", ""], ids=["another fleet", "no fleet"])
-def test_after_a_fleet_its_name_has_a_new_session(sessions: Sessions, uid: str) -> None:
+def test_after_a_fleet_its_name_has_a_new_session(sessions, uid):
     before = sessions.of(KEY, "fleet-1")
     before.epochs.refused = 7
     before.token.last = "secret"
@@ -61,9 +57,7 @@ def test_after_a_fleet_its_name_has_a_new_session(sessions: Sessions, uid: str) 
     assert (after.epochs.refused, after.token.last) == (None, None)
 
 
-def test_calls_for_a_fleet_are_newer_than_those_for_an_earlier_fleet_of_its_name(
-    sessions: Sessions,
-) -> None:
+def test_calls_for_a_fleet_are_newer_than_those_for_an_earlier_fleet_of_its_name(sessions):
     """`--cascade=orphan` leaves its pods, which the next fleet adopts."""
     before = sessions.of(KEY, "fleet-1").epochs
     before.raise_above(7)
@@ -73,7 +67,7 @@ def test_calls_for_a_fleet_are_newer_than_those_for_an_earlier_fleet_of_its_name
     assert sessions.of(KEY, "fleet-2").epochs.last > last
 
 
-def test_weightversions_keep_their_statuses_when_their_fleet_goes(sessions: Sessions) -> None:
+def test_weightversions_keep_their_statuses_when_their_fleet_goes(sessions):
     """A watch may be late: it must not bring an older status back."""
     view, status = make_weights("2"), WeightsStatus(phase=RolloutPhase.STAGING)
     sessions.of(KEY, "fleet-1").statuses.take_weights(view, status)
@@ -81,9 +75,7 @@ def test_weightversions_keep_their_statuses_when_their_fleet_goes(sessions: Sess
     assert sessions.of(KEY).statuses.weights(view, "1").status == status
 
 
-def test_a_fleet_that_is_forgotten_leaves_nothing_and_what_is_in_flight_changes_nothing(
-    sessions: Sessions,
-) -> None:
+def test_a_fleet_that_is_forgotten_leaves_nothing_and_what_is_in_flight_changes_nothing(sessions):
     before = sessions.of(KEY, "fleet-1")
     sessions.forget(KEY)
     before.problems.note("pods", RuntimeError())
@@ -95,9 +87,8 @@ def test_a_fleet_that_is_forgotten_leaves_nothing_and_what_is_in_flight_changes_
 
 @pytest.mark.parametrize("is_forgotten", [False, True], ids=["replaced", "forgotten"])
 async def test_no_write_of_an_earlier_fleet_overtakes_one_of_the_next_fleet_of_its_name(
-    *,
-    is_forgotten: bool,
-) -> None:
+    *, is_forgotten
+):
     """A fleet takes the objects of an earlier one over, so their uids do not tell the two writes apart."""
     asked: list[float] = []
     sessions = make_sessions(requeue=lambda _, seconds: asked.append(seconds))
@@ -124,9 +115,7 @@ async def test_no_write_of_an_earlier_fleet_overtakes_one_of_the_next_fleet_of_i
     assert written == ["fleet-1", "fleet-2"]
 
 
-async def test_the_operator_stops_the_writes_of_fleets_that_are_gone_too(
-    sessions: Sessions,
-) -> None:
+async def test_the_operator_stops_the_writes_of_fleets_that_are_gone_too(sessions):
     async def hang() -> None:
         await asyncio.Event().wait()
 
@@ -138,7 +127,7 @@ async def test_the_operator_stops_the_writes_of_fleets_that_are_gone_too(
     assert not sessions.writing.tasks
 
 
-def test_fleets_have_sessions_of_their_own(sessions: Sessions) -> None:
+def test_fleets_have_sessions_of_their_own(sessions):
     sessions.of(KEY, "fleet-1").problems.note("pods", RuntimeError())
 
     assert sessions.of(("rl", "other"), "fleet-2").problems.all() == ()
@@ -157,18 +146,18 @@ def keyed_by_fleet(tree: ast.AST) -> Iterator[str]:
                 yield text
 
 
-def test_no_other_module_keeps_something_by_fleet() -> None:
+def test_no_other_module_keeps_something_by_fleet():
     found = {f.name: list(keyed_by_fleet(ast.parse(f.read_text()))) for f in RUNTIME.glob("*.py")}
 
     assert {file for file, annotations in found.items() if annotations} == set(INDEXES)
 
 
-def test_a_map_by_fleet_is_found() -> None:
+def test_a_map_by_fleet_is_found():
     assert list(keyed_by_fleet(ast.parse("known: dict[FleetKey, int] = {}")))
     assert not list(keyed_by_fleet(ast.parse("known: dict[str, int] = {}")))
 
 
-def test_a_session_has_only_what_is_documented() -> None:
+def test_a_session_has_only_what_is_documented():
     said = str(FleetSession.__doc__)
 
     assert [

@@ -1,7 +1,5 @@
 """Specs are admitted by their size before they are kept: each has a limit, and a namespace has one."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
@@ -58,7 +56,7 @@ def kept() -> Kept:
     return Kept()
 
 
-def test_a_spec_of_64_kib_is_kept_and_a_larger_one_is_refused(kept: Kept) -> None:
+def test_a_spec_of_64_kib_is_kept_and_a_larger_one_is_refused(kept):
     kept.store.put_fleet(fleet(overlay_bytes=SPEC_BYTES - 1000))
     kept.store.put_fleet(fleet("large", overlay_bytes=SPEC_BYTES + 1000))
 
@@ -68,9 +66,7 @@ def test_a_spec_of_64_kib_is_kept_and_a_larger_one_is_refused(kept: Kept) -> Non
     assert record.spec is None
 
 
-def test_a_spec_that_was_left_out_by_the_reader_is_refused_with_the_last_one_in_effect(
-    kept: Kept,
-) -> None:
+def test_a_spec_that_was_left_out_by_the_reader_is_refused_with_the_last_one_in_effect(kept):
     kept.store.put_fleet(fleet())
     body = fleet() | {UNREAD_BYTES: 7_000_000}
     del body["spec"]
@@ -83,7 +79,7 @@ def test_a_spec_that_was_left_out_by_the_reader_is_refused_with_the_last_one_in_
     assert kept.reason() == ""
 
 
-def test_a_weightversion_that_is_too_large_keeps_its_place_and_says_so(kept: Kept) -> None:
+def test_a_weightversion_that_is_too_large_keeps_its_place_and_says_so(kept):
     kept.store.put_weights(weights())
     body = weights() | {UNREAD_BYTES: 7_000_000}
     del body["spec"]
@@ -97,9 +93,7 @@ def test_a_weightversion_that_is_too_large_keeps_its_place_and_says_so(kept: Kep
     assert (new.unreadable_reason, new.fleet) == (ConditionReason.SPEC_TOO_LARGE, "policy")
 
 
-def test_large_specs_of_a_namespace_have_a_limit_together_and_others_do_not_count(
-    kept: Kept,
-) -> None:
+def test_large_specs_of_a_namespace_have_a_limit_together_and_others_do_not_count(kept):
     each = SPEC_BYTES - 2000
     fit = NAMESPACE_BYTES // (each + 200)
     for n in range(fit + 10):
@@ -115,7 +109,7 @@ def test_large_specs_of_a_namespace_have_a_limit_together_and_others_do_not_coun
 
 
 @pytest.mark.parametrize("how", ["deleted", "smaller"])
-def test_room_that_becomes_free_is_reported_while_a_spec_is_refused(kept: Kept, how: str) -> None:
+def test_room_that_becomes_free_is_reported_while_a_spec_is_refused(kept, how):
     each = SPEC_BYTES - 2000
     n = 0
     while not (n and kept.reason(f"large-{n - 1}")):
@@ -132,7 +126,7 @@ def test_room_that_becomes_free_is_reported_while_a_spec_is_refused(kept: Kept, 
     assert kept.rooms == 1, "nothing is refused any more"
 
 
-def test_an_overlay_is_kept_as_text_and_read_as_it_was(kept: Kept) -> None:
+def test_an_overlay_is_kept_as_text_and_read_as_it_was(kept):
     """60,000 volumes of 1.2 MB took 62 MB for each fleet."""
     body = fleet(overlay_bytes=SPEC_BYTES - 1000)
     kept.store.put_fleet(body)

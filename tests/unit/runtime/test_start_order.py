@@ -1,7 +1,5 @@
 """The knowledge of a leader before its first decision, and the log of a process that cannot start."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import weakref
@@ -15,7 +13,7 @@ from tests.support.virtual_time import now
 
 from fleet_operator.clients.kube import KubeClient
 from fleet_operator.clients.workers import WorkerClient
-from fleet_operator.errors import Conflict, FleetError, NotFound, Retryable, Terminal, Unknown
+from fleet_operator.errors import Conflict, NotFound, Retryable, Terminal, Unknown
 from fleet_operator.ports import Json
 from fleet_operator.runtime import main
 from fleet_operator.runtime.custom_resources import CustomResources
@@ -109,9 +107,7 @@ class Start:
     [(("rl",), {"rl"}), (("rl", "lab"), {"rl", "lab"}), ((), {"rl", "lab", "elsewhere"})],
 )
 @pytest.mark.virtual_time
-async def test_all_of_the_watched_namespaces_is_known_before_anything_is_decided(
-    namespaces: tuple[str, ...], known: set[str]
-) -> None:
+async def test_all_of_the_watched_namespaces_is_known_before_anything_is_decided(namespaces, known):
     start = Start(namespaces=namespaces)
     await start.fill()
     for namespace in ("rl", "lab", "elsewhere"):
@@ -123,7 +119,7 @@ async def test_all_of_the_watched_namespaces_is_known_before_anything_is_decided
 @pytest.mark.parametrize("plural", ["inferencefleets", "weightversions", "pods"])
 @pytest.mark.parametrize("error", [Retryable("429", after_seconds=1), Retryable("503")], ids=str)
 @pytest.mark.virtual_time
-async def test_a_server_that_is_not_ready_yet_is_waited_for(plural: str, error: FleetError) -> None:
+async def test_a_server_that_is_not_ready_yet_is_waited_for(plural, error):
     start = Start()
     until = now() + 2.5 * RETRY_SECONDS
     start.kube.refuses = lambda verb, path: (
@@ -139,7 +135,7 @@ async def test_a_server_that_is_not_ready_yet_is_waited_for(plural: str, error: 
 
 
 @pytest.mark.virtual_time
-async def test_removed_resources_are_reported_by_name() -> None:
+async def test_removed_resources_are_reported_by_name():
     start = Start()
     for path in [p for p in start.cluster.objects if "/rlfleet.dev/" in p]:
         start.cluster.drop(path)
@@ -150,9 +146,7 @@ async def test_removed_resources_are_reported_by_name() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_one_object_that_cannot_be_read_does_not_hide_the_others(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_one_object_that_cannot_be_read_does_not_hide_the_others(caplog):
     start = Start()
     start.cluster.put(*fleet_in("rl", "another", replicas=-1))
     await start.fill()
@@ -163,7 +157,7 @@ async def test_one_object_that_cannot_be_read_does_not_hide_the_others(
 
 @pytest.mark.parametrize("compacted", [False, True], ids=["in time", "token expired"])
 @pytest.mark.virtual_time
-async def test_custom_resources_are_read_page_by_page(*, compacted: bool) -> None:
+async def test_custom_resources_are_read_page_by_page(*, compacted):
     class Paging(FakeKube):
         """Notes how many raw WeightVersions are held when the next page is read."""
 
@@ -222,13 +216,8 @@ class Closing:
 )
 @pytest.mark.parametrize("when", ["connecting", "running"])
 async def test_a_failed_start_is_reported_with_an_exit_code_and_nothing_stays_open(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    error: FleetError,
-    code: int,
-    message: str,
-    when: str,
-) -> None:
+    monkeypatch, caplog, error, code, message, when
+):
     made: list[Closing] = []
 
     async def connect() -> Closing:

@@ -1,7 +1,5 @@
 """Series that are computed from statuses: what they show, and when they are absent."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -128,11 +126,7 @@ LAGS = pytest.mark.parametrize(
 
 @LAGS
 def test_the_lag_is_shown_where_versions_of_one_run_have_numbers(
-    desired: str,
-    applied: str | None,
-    desired_run: str | None,
-    applied_run: str | None,
-    lag: list[int],
+    desired, applied, desired_run, applied_run, lag
 ):
     shown = fleet(
         desired_version=desired,
@@ -147,12 +141,7 @@ def test_the_lag_is_shown_where_versions_of_one_run_have_numbers(
 @LAGS
 @pytest.mark.parametrize("adapter", ["", "tuned"])
 def test_the_lag_of_a_weightversion_follows_the_same_rules(
-    desired: str,
-    applied: str | None,
-    desired_run: str | None,
-    applied_run: str | None,
-    lag: list[int],
-    adapter: str,
+    desired, applied, desired_run, applied_run, lag, adapter
 ):
     """Also while its workers differ: `applied` stays, `applied_version` is absent."""
     status = WeightsStatus(
@@ -225,9 +214,7 @@ def test_the_age_of_the_applied_version_counts_from_when_all_workers_served_it()
         (RolloutPhase.APPLIED, []),
     ],
 )
-def test_the_start_of_a_rollout_is_shown_until_it_is_applied(
-    phase: RolloutPhase, begun: list[tuple[dict[str, str], float]]
-):
+def test_the_start_of_a_rollout_is_shown_until_it_is_applied(phase, begun):
     shown = weights(applied_status("1", phase=phase, started_at=AT, phase_started_at=AT))
     name = "rlfleet_weightversion_rollout_start_timestamp_seconds"
     (phases,) = samples("rlfleet_weightversion_phase", shown)

@@ -1,7 +1,5 @@
 """Templates of pods are recorded once for each revision of a fleet's spec, and read from then on."""
 
-from __future__ import annotations
-
 import pytest
 from tests.support.builders import make_fleet, make_worker
 from tests.support.fake_kube import FakeCluster, FakeKube
@@ -30,7 +28,7 @@ def image_in(templates: Templates, observed: FleetObserved) -> str:
     return str(recorded.pod["spec"]["containers"][0]["image"])
 
 
-async def test_the_first_operator_records_and_the_next_one_reads(kube: FakeKube) -> None:
+async def test_the_first_operator_records_and_the_next_one_reads(kube):
     fleet = make_fleet(replicas=1)
     first, second = Templates(kube, "worker:1"), Templates(kube, "worker:2")
     await first.ensure(fleet, ())
@@ -41,9 +39,7 @@ async def test_the_first_operator_records_and_the_next_one_reads(kube: FakeKube)
     assert stored["metadata"]["ownerReferences"][0]["uid"] == fleet.uid
 
 
-async def test_pods_that_a_queue_holds_back_are_recorded_with_the_template(
-    kube: FakeKube,
-) -> None:
+async def test_pods_that_a_queue_holds_back_are_recorded_with_the_template(kube):
     gate = PodWait(awaited=Awaited.GATE, reason="SchedulingGated")
     spec = {"update": {"restartedAt": "now"}, "replicas": 4}
     revision = revisions.revision_of(make_fleet(**spec))
@@ -60,9 +56,7 @@ async def test_pods_that_a_queue_holds_back_are_recorded_with_the_template(
 
 
 @pytest.mark.parametrize("held_back", [None, -1, True, "3", 1.5, []])
-async def test_a_record_without_a_sound_number_holds_nothing_back(
-    kube: FakeKube, held_back: object
-) -> None:
+async def test_a_record_without_a_sound_number_holds_nothing_back(kube, held_back):
     fleet = make_fleet(replicas=1)
     await Templates(kube, "worker:1").ensure(fleet, ())
     (stored,) = kube.cluster.below(REVISIONS)
@@ -79,7 +73,7 @@ async def test_a_record_without_a_sound_number_holds_nothing_back(
     assert recorded.held_back == 0
 
 
-async def test_another_spec_is_recorded_by_the_first_operator_that_sees_it(kube: FakeKube) -> None:
+async def test_another_spec_is_recorded_by_the_first_operator_that_sees_it(kube):
     before, after = make_fleet(replicas=1), make_fleet(update={"restartedAt": "now"}, replicas=1)
     await Templates(kube, "worker:1").ensure(before, ())
     second = Templates(kube, "worker:2")
@@ -91,7 +85,7 @@ async def test_another_spec_is_recorded_by_the_first_operator_that_sees_it(kube:
     assert len(kube.cluster.below(REVISIONS)) == 2
 
 
-async def test_records_that_no_pod_has_go_when_another_is_made(kube: FakeKube) -> None:
+async def test_records_that_no_pod_has_go_when_another_is_made(kube):
     specs = [make_fleet(update={"restartedAt": str(n)}, replicas=1) for n in range(3)]
     templates = Templates(kube, "worker:1")
     await templates.ensure(specs[0], ())
@@ -106,9 +100,7 @@ def asked(restarted_at: str, generation: int) -> FleetObserved:
     return make_fleet(update={"restartedAt": restarted_at}, replicas=1, generation=generation)
 
 
-async def test_a_spec_that_comes_again_is_recorded_as_its_pods_are_made_today(
-    kube: FakeKube,
-) -> None:
+async def test_a_spec_that_comes_again_is_recorded_as_its_pods_are_made_today(kube):
     first, between, again = asked("x", 1), asked("y", 2), asked("x", 3)
     await Templates(kube, "worker:1").ensure(first, ())
     templates = Templates(kube, "worker:2")
@@ -124,9 +116,7 @@ async def test_a_spec_that_comes_again_is_recorded_as_its_pods_are_made_today(
     assert image_in(other, again) == "worker:2"  # no other spec has come since
 
 
-async def test_a_spec_that_goes_back_to_what_pods_still_have_goes_back_to_their_template(
-    kube: FakeKube,
-) -> None:
+async def test_a_spec_that_goes_back_to_what_pods_still_have_goes_back_to_their_template(kube):
     first, between, again = asked("x", 1), asked("y", 2), asked("x", 3)
     await Templates(kube, "worker:1").ensure(first, ())
     templates = Templates(kube, "worker:2")
@@ -136,9 +126,7 @@ async def test_a_spec_that_goes_back_to_what_pods_still_have_goes_back_to_their_
     assert image_in(templates, again) == "worker:1"
 
 
-async def test_the_record_of_a_fleet_without_pods_is_read_by_the_next_release(
-    kube: FakeKube,
-) -> None:
+async def test_the_record_of_a_fleet_without_pods_is_read_by_the_next_release(kube):
     before, now = asked("x", 1), asked("y", 2)
     await Templates(kube, "worker:1").ensure(before, ())
     await Templates(kube, "worker:1").ensure(now, {revisions.revision_of(before)})
@@ -148,7 +136,7 @@ async def test_the_record_of_a_fleet_without_pods_is_read_by_the_next_release(
     assert image_in(templates, now) == "worker:1"
 
 
-async def test_the_record_of_an_earlier_fleet_of_this_name_is_waited_out(kube: FakeKube) -> None:
+async def test_the_record_of_an_earlier_fleet_of_this_name_is_waited_out(kube):
     fleet = make_fleet(replicas=1)
     owner = pods.owner_reference(fleet) | {"uid": "of-before"}
     kube.cluster.put(path_of(fleet), {"metadata": {"name": "x", "ownerReferences": [owner]}})
@@ -157,7 +145,7 @@ async def test_the_record_of_an_earlier_fleet_of_this_name_is_waited_out(kube: F
         await Templates(kube, "worker:1").ensure(fleet, ())
 
 
-async def test_the_record_of_something_else_is_left_alone(kube: FakeKube) -> None:
+async def test_the_record_of_something_else_is_left_alone(kube):
     fleet = make_fleet(replicas=1)
     kube.cluster.put(path_of(fleet), {"metadata": {"name": "x"}})
 
@@ -166,7 +154,7 @@ async def test_the_record_of_something_else_is_left_alone(kube: FakeKube) -> Non
 
 
 @pytest.mark.parametrize("data", [None, {}, {"release": "1", "template": {"spec": {}}}])
-async def test_a_record_without_a_template_is_refused(kube: FakeKube, data: object) -> None:
+async def test_a_record_without_a_template_is_refused(kube, data):
     fleet = make_fleet(replicas=1)
     owners = [pods.owner_reference(fleet)]
     stored = {"metadata": {"name": "x", "ownerReferences": owners}, "data": data}

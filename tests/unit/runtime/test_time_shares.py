@@ -1,7 +1,5 @@
 """Time of the event loop is shared among namespaces, once two of them use it."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
@@ -29,7 +27,7 @@ def test_a_namespace_alone_is_not_held_back():
 
 
 @pytest.mark.parametrize("number", [2, 3, 5])
-def test_busy_namespaces_get_the_same_and_leave_as_much_idle(number: int):
+def test_busy_namespaces_get_the_same_and_leave_as_much_idle(number):
     total = used({f"n{n}": 0.01 for n in range(number)})
 
     assert max(total.values()) == pytest.approx(60 / (number + 1), rel=0.1)

@@ -1,7 +1,5 @@
 """The operator names the desired versions to the workers of a fleet with `spec.staleness`."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 from unittest.mock import Mock
@@ -46,7 +44,7 @@ class Hearing(Rig):
         return [self.worker(n).limits_lag for n in range(3)]
 
 
-async def test_every_worker_hears_the_desired_versions_and_serves_only_then() -> None:
+async def test_every_worker_hears_the_desired_versions_and_serves_only_then():
     async with Hearing(version="1", staleness=REFUSE) as rig:
         await rig.applied("1")
         assert rig.limits() == [True] * 3
@@ -60,7 +58,7 @@ async def test_every_worker_hears_the_desired_versions_and_serves_only_then() ->
         )
 
 
-async def test_workers_at_rest_hear_at_least_three_times_in_the_permitted_time() -> None:
+async def test_workers_at_rest_hear_at_least_three_times_in_the_permitted_time():
     async with Hearing(version="1", staleness=REFUSE) as rig:
         await rig.applied("1")
         began = virtual_time.now()
@@ -70,7 +68,7 @@ async def test_workers_at_rest_hear_at_least_three_times_in_the_permitted_time()
     assert max(b - a for a, b in pairwise(times)) <= 21
 
 
-async def test_workers_hear_of_the_end_of_the_rule() -> None:
+async def test_workers_hear_of_the_end_of_the_rule():
     async with Hearing(version="1", staleness=REFUSE) as rig:
         await rig.applied("1")
         del rig.cluster.objects[FLEET_PATH]["spec"]["staleness"]
@@ -78,14 +76,14 @@ async def test_workers_hear_of_the_end_of_the_rule() -> None:
         await rig.until(lambda: rig.limits() == [None] * 3)
 
 
-async def test_a_fleet_without_the_rule_is_only_read() -> None:
+async def test_a_fleet_without_the_rule_is_only_read():
     async with Hearing(version="1") as rig:
         await rig.applied("1")
 
         assert not rig.noting.heard
 
 
-async def test_workers_hear_of_a_version_before_they_are_to_load_it() -> None:
+async def test_workers_hear_of_a_version_before_they_are_to_load_it():
     unheard: list[str] = []
 
     class Loading(NotingWorkers):
@@ -110,9 +108,7 @@ def stale(rig: Hearing) -> str | None:
     return next((c["reason"] for c in conditions if c["type"] == "Stale"), None)
 
 
-def test_workers_that_hear_nothing_after_a_defect_are_reported_until_it_has_passed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_workers_that_hear_nothing_after_a_defect_are_reported_until_it_has_passed(monkeypatch):
     async def story() -> None:
         async with Hearing(version="1", staleness=REFUSE) as rig:
             await rig.applied("1")
@@ -126,7 +122,7 @@ def test_workers_that_hear_nothing_after_a_defect_are_reported_until_it_has_pass
     virtual_time.run(story())
 
 
-def test_workers_that_may_not_be_called_are_reported() -> None:
+def test_workers_that_may_not_be_called_are_reported():
     """A new operator reads the token first."""
 
     async def story() -> None:
@@ -146,7 +142,7 @@ def obeyed(rig: Hearing) -> set[int]:
     return {epoch.term for n in range(3) if (epoch := rig.worker(n).epoch) is not None}
 
 
-async def test_workers_hear_again_after_the_lease_was_deleted_and_counts_from_one() -> None:
+async def test_workers_hear_again_after_the_lease_was_deleted_and_counts_from_one():
     async with Hearing(version="1", staleness=REFUSE) as rig:
         await rig.applied("1")
         await rig.restart_operator()

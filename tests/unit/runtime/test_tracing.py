@@ -1,7 +1,5 @@
 """Spans of rollouts, as an exporter in memory gets them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -122,9 +120,7 @@ def trace_of(span: ReadableSpan) -> str:
     return format_trace_id(span.context.trace_id)
 
 
-async def test_a_rollout_is_a_child_of_the_trainers_span_and_has_a_child_for_each_call_to_a_worker() -> (
-    None
-):
+async def test_a_rollout_is_a_child_of_the_trainers_span_and_has_a_child_for_each_call_to_a_worker():
     seen = Seen()
 
     rig = Rig(replicas=2)
@@ -147,7 +143,7 @@ async def test_a_rollout_is_a_child_of_the_trainers_span_and_has_a_child_for_eac
     assert {s.attributes["k8s.pod.name"] for s in calls} == {"policy-0", "policy-1"}
 
 
-def test_the_calls_of_a_former_leader_and_of_its_successor_are_in_one_trace() -> None:
+def test_the_calls_of_a_former_leader_and_of_its_successor_are_in_one_trace():
     seen, during = Seen(), staging()
     view = make_weights("2", status=during)
     seen.tracing.update(KEY, None, [view], {view.uid: during}, now=NOW).ended(load(), "done", 1)
@@ -162,7 +158,7 @@ def test_the_calls_of_a_former_leader_and_of_its_successor_are_in_one_trace() ->
 
 
 @pytest.mark.parametrize("sent", ["", "nonsense", f"00-{'0' * 32}-{PARENT}-01"])
-def test_a_rollout_without_a_valid_annotation_begins_a_trace(sent: str) -> None:
+def test_a_rollout_without_a_valid_annotation_begins_a_trace(sent):
     seen = Seen()
     play(seen.tracing, load(), traceparent=sent)
     (rollout,) = seen.named("rollout")
@@ -171,14 +167,14 @@ def test_a_rollout_without_a_valid_annotation_begins_a_trace(sent: str) -> None:
     assert parent_of(seen.named("load")[0]) == id_of(rollout)
 
 
-def test_a_rollout_that_the_trainer_does_not_sample_has_no_spans() -> None:
+def test_a_rollout_that_the_trainer_does_not_sample_has_no_spans():
     seen = Seen()
     play(seen.tracing, load(), traceparent=f"00-{TRACE}-{PARENT}-00")
 
     assert seen.spans == ()
 
 
-def test_a_call_has_its_duration_and_a_failed_one_its_outcome() -> None:
+def test_a_call_has_its_duration_and_a_failed_one_its_outcome():
     seen = Seen()
     play(seen.tracing, load(), outcome="silent")
     (call,) = seen.named("load")
@@ -187,7 +183,7 @@ def test_a_call_has_its_duration_and_a_failed_one_its_outcome() -> None:
     assert (call.status.status_code, call.status.description) == (StatusCode.ERROR, "silent")
 
 
-def test_a_renewal_of_a_pause_has_no_span_and_the_next_pause_has_one() -> None:
+def test_a_renewal_of_a_pause_has_no_span_and_the_next_pause_has_one():
     seen = Seen()
     play(seen.tracing, pause(), pause("policy-1"), pause(), resume(), pause())
 
@@ -196,21 +192,21 @@ def test_a_renewal_of_a_pause_has_no_span_and_the_next_pause_has_one() -> None:
     ]  # fmt: skip
 
 
-def test_a_call_for_another_version_has_no_span() -> None:
+def test_a_call_for_another_version_has_no_span():
     seen = Seen()
     play(seen.tracing, load("1"))
 
     assert seen.named("load") == []
 
 
-def test_a_call_for_the_same_version_of_another_run_has_no_span() -> None:
+def test_a_call_for_the_same_version_of_another_run_has_no_span():
     seen = Seen()
     play(seen.tracing, load("2", run_id="before"))
 
     assert seen.named("load") == []
 
 
-async def test_the_rollout_of_an_adapter_and_that_of_the_base_weights_are_two_traces() -> None:
+async def test_the_rollout_of_an_adapter_and_that_of_the_base_weights_are_two_traces():
     """They run at the same time, on the same workers."""
     seen, path = Seen(), f"{WEIGHTS_PATH}-tuned"
 
@@ -245,7 +241,7 @@ async def test_the_rollout_of_an_adapter_and_that_of_the_base_weights_are_two_tr
 
 
 @pytest.mark.parametrize("of", ["", "tuned"])
-def test_a_call_has_no_span_while_only_other_weights_roll_out(of: str) -> None:
+def test_a_call_has_no_span_while_only_other_weights_roll_out(of):
     """Not even if both have versions with the same number."""
     seen, during, status = Seen(), staging("2"), applied_status("2", history=history_of("2"))
     base, adapter = make_weights("2", status=status), make_adapter("tuned", "2", status=status)
@@ -258,7 +254,7 @@ def test_a_call_has_no_span_while_only_other_weights_roll_out(of: str) -> None:
     assert seen.spans == ()
 
 
-def test_each_adapter_has_a_rollout_of_its_own() -> None:
+def test_each_adapter_has_a_rollout_of_its_own():
     seen, during = Seen(), staging("2")
     views = [make_adapter(name, "2", status=during) for name in ("math", "code")]
     statuses = {view.uid: during for view in views}
@@ -275,7 +271,7 @@ def test_each_adapter_has_a_rollout_of_its_own() -> None:
     assert len({trace_of(s) for s in seen.spans}) == 2
 
 
-def test_a_call_outside_of_a_rollout_has_no_span() -> None:
+def test_a_call_outside_of_a_rollout_has_no_span():
     seen, status = Seen(), applied_status("1", history=history_of("1"))
     view = make_weights("1", status=status)
     seen.tracing.update(KEY, None, [view], {view.uid: status}, now=NOW).ended(load("1"), "done", 1)
@@ -284,7 +280,7 @@ def test_a_call_outside_of_a_rollout_has_no_span() -> None:
 
 
 @pytest.mark.parametrize("result", ["Halted", "Refused"])
-def test_a_rollout_that_was_refused_is_an_error_with_its_reason(result: str) -> None:
+def test_a_rollout_that_was_refused_is_an_error_with_its_reason(result):
     seen = Seen()
     play(seen.tracing, result=result, reason="CheckpointTruncated")
     (rollout,) = seen.named("rollout")
@@ -295,9 +291,7 @@ def test_a_rollout_that_was_refused_is_an_error_with_its_reason(result: str) -> 
 
 @pytest.mark.parametrize("result", ["Superseded", "Refused"])
 @pytest.mark.parametrize("began_before", [True, False], ids=["the same leader", "a new leader"])
-def test_a_replaced_rollout_is_never_in_the_trace_of_the_version_after_it(
-    result: str, began_before: bool
-) -> None:
+def test_a_replaced_rollout_is_never_in_the_trace_of_the_version_after_it(result, began_before):
     seen, first, before = Seen(), staging("2"), None
     view = make_weights("2", traceparent=f"00-{TRACE}-{PARENT}-01", status=WeightsStatus())
     if began_before:

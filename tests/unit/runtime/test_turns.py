@@ -1,9 +1,6 @@
 """Places go to tenants in turns, and no tenant gets all of them."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,7 +46,7 @@ def test_a_tenant_that_may_not_is_passed_over_and_keeps_its_items():
         max_size=200,
     ),
 )
-def test_no_item_is_lost_and_no_place_is_given_twice(most: int, steps: list[Any]):
+def test_no_item_is_lost_and_no_place_is_given_twice(most, steps):
     turns: Turns[tuple[str, str, int]] = Turns(most)
     held: list[tuple[str, str, int]] = []
     waiting: Counter[tuple[str, str]] = Counter()

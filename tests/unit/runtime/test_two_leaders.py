@@ -4,8 +4,6 @@ Real are Lease, Calls, Epochs, the leader guard and the worker cache. The worker
 agent does.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

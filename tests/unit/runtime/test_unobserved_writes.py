@@ -1,7 +1,5 @@
 """Writes to pods count from then on, also while the watch is late."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

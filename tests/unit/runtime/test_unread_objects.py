@@ -1,7 +1,5 @@
 """Objects that could not be read are kept with what is true of them now."""
 
-from __future__ import annotations
-
 from fleet_operator.errors import ObjectUnread
 from fleet_operator.ports import Json
 from fleet_operator.runtime.unread_objects import UnreadObjects
@@ -18,7 +16,7 @@ POD: Json = {
 }
 
 
-def test_an_object_that_is_unread_for_another_cause_now_is_shown_with_that_one() -> None:
+def test_an_object_that_is_unread_for_another_cause_now_is_shown_with_that_one():
     woken: list[tuple[str, str]] = []
     unread = UnreadObjects(woken.append)
     unread.note("pods", POD, ObjectUnread("it has 2 MB"))
@@ -30,7 +28,7 @@ def test_an_object_that_is_unread_for_another_cause_now_is_shown_with_that_one()
     assert KEY in woken
 
 
-def test_an_object_that_is_unread_for_the_same_cause_wakes_its_fleet_once() -> None:
+def test_an_object_that_is_unread_for_the_same_cause_wakes_its_fleet_once():
     woken: list[tuple[str, str]] = []
     unread = UnreadObjects(woken.append)
     for _ in range(2):

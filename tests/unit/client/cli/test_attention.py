@@ -1,7 +1,5 @@
 """Operators that have gone, versions of two runs, and large fleets, as the verbs show them."""
 
-from __future__ import annotations
-
 import io
 import json
 from datetime import timedelta
@@ -37,7 +35,7 @@ def views(objects: Recorded) -> Any:
 # --- an operator that has gone --------------------------------------------------------------------
 
 
-def test_explain_says_that_no_operator_drives_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_says_that_no_operator_drives_the_fleet(monkeypatch):
     code, out, _ = run(monkeypatch, left_alone(), "explain", "-o", "json")
 
     found = json.loads(out)
@@ -50,9 +48,7 @@ def test_explain_says_that_no_operator_drives_the_fleet(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("command", ["status", "workers", "watch"])
-def test_a_verb_that_looks_warns_of_an_operator_that_has_gone(
-    monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_a_verb_that_looks_warns_of_an_operator_that_has_gone(monkeypatch, command):
     def stop(_: float) -> None:
         raise KeyboardInterrupt
 
@@ -73,9 +69,7 @@ def test_a_verb_that_looks_warns_of_an_operator_that_has_gone(
     ],
     ids=["no Lease", "no holder", "hidden"],
 )
-def test_a_lease_that_cannot_be_read_says_nothing_about_the_operator(
-    monkeypatch: pytest.MonkeyPatch, answer: Any, said: str
-) -> None:
+def test_a_lease_that_cannot_be_read_says_nothing_about_the_operator(monkeypatch, answer, said):
     objects = Recorded("staging")
     objects.answers[f"GET {LEASE}"] = answer
 
@@ -88,9 +82,7 @@ def test_a_lease_that_cannot_be_read_says_nothing_about_the_operator(
 
 
 @pytest.mark.parametrize("followed", ["eval", "eval,rl", ""])
-def test_a_fleet_in_a_namespace_that_its_operator_has_left_is_driven_by_none(
-    monkeypatch: pytest.MonkeyPatch, followed: str
-) -> None:
+def test_a_fleet_in_a_namespace_that_its_operator_has_left_is_driven_by_none(monkeypatch, followed):
     objects = Recorded("applied")
     lease = {"holderIdentity": "rlfleet-abc", "renewTime": objects.moment.isoformat()}
     objects.answers[f"GET {LEASE}"] = {"spec": lease}
@@ -111,9 +103,7 @@ def test_a_fleet_in_a_namespace_that_its_operator_has_left_is_driven_by_none(
 
 
 @pytest.mark.parametrize("command", ["status", "explain"])
-def test_a_fleet_with_too_old_weights_says_so(
-    monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_a_fleet_with_too_old_weights_says_so(monkeypatch, command):
     objects = Recorded("applied")
     conditions = present(objects.fleet)["status"]["conditions"]
     stale = {"type": "Stale", "status": "True", "reason": "RequestsRefused", "message": "3 behind"}
@@ -128,7 +118,7 @@ def test_a_fleet_with_too_old_weights_says_so(
 # --- versions of two runs -------------------------------------------------------------------------
 
 
-def test_versions_of_two_runs_have_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_two_runs_have_no_lag(monkeypatch):
     objects = Recorded("staging")
     present(objects.weights)["spec"] |= {"runID": "run-8", "version": "0"}
 
@@ -138,7 +128,7 @@ def test_versions_of_two_runs_have_no_lag(monkeypatch: pytest.MonkeyPatch) -> No
     assert fleet["rollouts"][0]["lag"] is None
 
 
-def test_a_version_that_goes_back_is_not_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_that_goes_back_is_not_behind(monkeypatch):
     objects = Recorded("staging")
     present(objects.weights)["spec"]["version"] = "1"
     console = Console(record=True, file=io.StringIO())
@@ -156,7 +146,7 @@ def test_a_version_that_goes_back_is_not_behind(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("workers", [4, 1000, 100_000])
-def test_a_terminal_shows_what_needs_attention_below_a_large_grid(workers: int) -> None:
+def test_a_terminal_shows_what_needs_attention_below_a_large_grid(workers):
     objects = Recorded("stalled")
     counts = {"total": workers, "serving": workers - 1, "broken": 1}
     present(objects.fleet)["status"]["workers"] = counts

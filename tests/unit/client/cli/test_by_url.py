@@ -1,7 +1,5 @@
 """The verbs by the RL API's URL."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -11,7 +9,6 @@ from typing import Any
 import pytest
 from tests.support.fake_cluster import TRAINER
 from tests.support.pages import ROOT
-from tests.support.rl_api import RlApi
 from typer.testing import CliRunner
 
 from rlfleet.cli import dashboard
@@ -34,9 +31,7 @@ def token(tmp_path: Path) -> Path:
     return file
 
 
-async def test_a_version_is_published_by_the_options_before_the_verb(
-    api: RlApi, token: Path
-) -> None:
+async def test_a_version_is_published_by_the_options_before_the_verb(api, token):
     page = (ROOT / "docs/how-to/use-the-cli.md").read_text()
     (command,) = re.findall(r"```sh\nrlfleet (--url .*?)\n```", page)
     command = command.replace("https://rl.example.com", api.url)
@@ -48,9 +43,7 @@ async def test_a_version_is_published_by_the_options_before_the_verb(
     assert api.objects.weights["spec"]["version"] == "43"
 
 
-async def test_the_dashboard_shows_a_fleet_of_the_rl_api(
-    api: RlApi, token: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_dashboard_shows_a_fleet_of_the_rl_api(api, token, monkeypatch):
     pages: list[str] = []
 
     def look(_: float) -> None:
@@ -82,9 +75,7 @@ async def test_the_dashboard_shows_a_fleet_of_the_rl_api(
     ],
     ids=lambda text: text.split()[0],
 )
-async def test_a_verb_of_one_fleet_works_by_the_environment(
-    api: RlApi, command: str, words: str
-) -> None:
+async def test_a_verb_of_one_fleet_works_by_the_environment(api, command, words):
     variables = {
         "RLFLEET_API_URL": api.url, "RLFLEET_API_TOKEN": TRAINER, "RLFLEET_NAMESPACE": "rl",
     }  # fmt: skip
@@ -94,7 +85,7 @@ async def test_a_verb_of_one_fleet_works_by_the_environment(
     assert words in done.output
 
 
-async def test_doctor_has_the_conditions_of_one_fleet(api: RlApi, token: Path) -> None:
+async def test_doctor_has_the_conditions_of_one_fleet(api, token):
     stalled = {"type": "Stalled", "status": "True", "reason": "WorkersFailing", "message": "no"}
     stalled |= {"observedGeneration": 1, "lastTransitionTime": "2026-03-01T12:00:00Z"}
     api.objects.fleet["status"]["conditions"] = [stalled]
@@ -106,7 +97,7 @@ async def test_doctor_has_the_conditions_of_one_fleet(api: RlApi, token: Path) -
 
 
 @pytest.mark.parametrize("verb", ["workers", "explain", "report"])
-async def test_a_fleet_without_a_weightversion_is_shown(api: RlApi, token: Path, verb: str) -> None:
+async def test_a_fleet_without_a_weightversion_is_shown(api, token, verb):
     api.objects.delete()
 
     done = await run(f"--url {api.url} --token-file {token} {verb} policy -n rl")
@@ -115,7 +106,7 @@ async def test_a_fleet_without_a_weightversion_is_shown(api: RlApi, token: Path,
     assert "policy" in done.stdout
 
 
-async def test_a_stall_has_its_exit_code(api: RlApi, token: Path) -> None:
+async def test_a_stall_has_its_exit_code(api, token):
     api.objects._obeys = False
     api.objects.script.extend([lambda: None, lambda: api.objects.stall("CheckpointTruncated")])
 
@@ -124,7 +115,7 @@ async def test_a_stall_has_its_exit_code(api: RlApi, token: Path) -> None:
     assert "CheckpointTruncated" in done.stderr
 
 
-async def test_verbs_that_need_more_than_one_fleet_say_so(api: RlApi, token: Path) -> None:
+async def test_verbs_that_need_more_than_one_fleet_say_so(api, token):
     for verb, words in (("status -A", "needs the Kubernetes API"), ("doctor", "name the fleet")):
         done = await run(f"--url {api.url} --token-file {token} {verb} -n rl")
         assert done.exit_code == EXIT_CODES[NotConfigured]

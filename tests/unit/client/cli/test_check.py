@@ -1,7 +1,5 @@
 """`rlfleet check`: what it runs in which pod, and what it makes of the answer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +40,7 @@ def checked(
     return asked, run(monkeypatch, fleet(situation), "check", "/w/3", *arguments)
 
 
-def test_an_accepted_checkpoint_is_shown_with_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accepted_checkpoint_is_shown_with_its_digest(monkeypatch):
     asked, (code, out, _) = checked(monkeypatch, Ended(0, json.dumps(ACCEPTED), ""))
 
     assert code == 0
@@ -54,23 +52,19 @@ def test_an_accepted_checkpoint_is_shown_with_its_digest(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("word", "answer"), [("accepted", ACCEPTED), ("refused", REFUSED)])
-def test_the_result_has_its_golden_text(
-    monkeypatch: pytest.MonkeyPatch, word: str, answer: dict[str, Any]
-) -> None:
+def test_the_result_has_its_golden_text(monkeypatch, word, answer):
     _, (_, out, _) = checked(monkeypatch, Ended(0, json.dumps(answer), ""))
 
     golden(out, f"check.{word}.txt")
 
 
-def test_the_worker_reads_the_directory_as_the_kind_that_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_worker_reads_the_directory_as_the_kind_that_is_named(monkeypatch):
     asked, _ = checked(monkeypatch, Ended(0, json.dumps(ACCEPTED), ""), "--kind=adapter")
 
     assert "--kind=adapter" in asked
 
 
-def test_what_workers_ignore_or_cast_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_workers_ignore_or_cast_is_shown(monkeypatch):
     answer = ACCEPTED | {"remarks": ["[2] tensors from F32 to BF16"]}
     _, (code, out, _) = checked(monkeypatch, Ended(0, json.dumps(answer), ""))
 
@@ -78,7 +72,7 @@ def test_what_workers_ignore_or_cast_is_shown(monkeypatch: pytest.MonkeyPatch) -
     assert "remark  [2] tensors from F32 to BF16" in out
 
 
-def test_a_refused_checkpoint_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_checkpoint_has_its_own_exit_code(monkeypatch):
     answer = Ended(1, json.dumps(REFUSED), "command terminated with exit code 1")
     _, (code, out, _) = checked(monkeypatch, answer, "-o", "json")
 
@@ -93,30 +87,28 @@ def test_a_refused_checkpoint_has_its_own_exit_code(monkeypatch: pytest.MonkeyPa
         (Ended(2, "", "invalid choice: 'check'\ncommand terminated"), 1, "invalid choice"),
     ],
 )
-def test_a_command_without_a_result_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, answer: Ended, code: int, words: str
-) -> None:
+def test_a_command_without_a_result_is_an_error(monkeypatch, answer, code, words):
     _, (found, _, err) = checked(monkeypatch, answer)
 
     assert found == code
     assert words in " ".join(err.split())
 
 
-def test_a_fleet_that_a_trainer_drives_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fleet_that_a_trainer_drives_is_checked_too(monkeypatch):
     answer = Ended(0, json.dumps(ACCEPTED), "")
     asked, (code, _, _) = checked(monkeypatch, answer, "policy", situation="external")
 
     assert (code, asked[:2]) == (0, ["exec", "policy-0"])
 
 
-def test_a_fleet_without_a_running_worker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fleet_without_a_running_worker_is_an_error(monkeypatch):
     code, _, err = run(monkeypatch, fleet(running=False), "check", "/w/3")
 
     assert code == 6
     assert "no running worker" in " ".join(err.split())
 
 
-def test_a_missing_kubectl_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_kubectl_is_an_error(monkeypatch):
     monkeypatch.setenv("PATH", "")
     code, _, err = run(monkeypatch, fleet(), "check", "/w/3")
 
@@ -124,7 +116,7 @@ def test_a_missing_kubectl_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "install kubectl" in " ".join(err.split())
 
 
-def test_the_rank_is_the_workers_if_it_has_slots_for_adapters() -> None:
+def test_the_rank_is_the_workers_if_it_has_slots_for_adapters():
     arguments: list[Any] = ["serve", "--model", "/m", "--max-loras", "2", "--max-lora-rank", "8"]
 
     assert "--max-lora-rank=8" in command_for(arguments, "/w/3")

@@ -1,7 +1,5 @@
 """`rlfleet dashboard`: the page of a look, and the server on the loopback that keeps it live."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re
@@ -48,18 +46,14 @@ def shown(monkeypatch: pytest.MonkeyPatch, objects: Recorded, looks: int = 1) ->
 
 
 @pytest.mark.parametrize("situation", [one for one in SITUATIONS if one != "orphaned"])
-def test_the_page_has_the_facts_of_watch_and_the_pictures_of_the_report(
-    monkeypatch: pytest.MonkeyPatch, situation: str
-) -> None:
+def test_the_page_has_the_facts_of_watch_and_the_pictures_of_the_report(monkeypatch, situation):
     page = Page(shown(monkeypatch, recorded(situation)))
 
     assert page.open == []
     golden("\n".join(page.texts), f"dashboard.{situation}.txt")
 
 
-def test_workers_have_rows_with_their_figures_and_the_last_minutes_are_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_workers_have_rows_with_their_figures_and_the_last_minutes_are_drawn(monkeypatch):
     objects = Watched()
     monkeypatch.setattr(cluster, "now", lambda: objects.moment)
     reader = _Reader(objects)
@@ -84,8 +78,8 @@ def test_workers_have_rows_with_their_figures_and_the_last_minutes_are_drawn(
     ],
 )
 def test_a_fleet_that_is_too_large_for_rows_has_a_square_for_each_worker(
-    monkeypatch: pytest.MonkeyPatch, workers: dict[str, int], squares: int, crosses: int
-) -> None:
+    monkeypatch, workers, squares, crosses
+):
     objects = recorded("applied")
     assert objects.fleet is not None
     replicas = sum(workers.values()) - workers.get("staging", 0)
@@ -102,14 +96,14 @@ def test_a_fleet_that_is_too_large_for_rows_has_a_square_for_each_worker(
     assert ("up to 5 workers" in text) == (replicas > 1000)
 
 
-def test_without_the_right_to_list_pods_there_are_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_right_to_list_pods_there_are_squares(monkeypatch):
     objects = recorded("applied")
     objects.answers[f"GET {PODS}"] = Forbidden("pods is forbidden")
 
     assert "■■■■" in shown(monkeypatch, objects)
 
 
-def test_a_plot_has_a_line_for_each_figure_that_is_known() -> None:
+def test_a_plot_has_a_line_for_each_figure_that_is_known():
     samples = [
         Sample(at=float(at), tokens_per_second=100.0 * at, running=at, held=None) for at in range(5)
     ]
@@ -123,7 +117,7 @@ def test_a_plot_has_a_line_for_each_figure_that_is_known() -> None:
     assert live_page._throughput(samples[:1]) == ""
 
 
-def test_text_of_the_cluster_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_of_the_cluster_is_escaped(monkeypatch):
     objects = recorded("applied")
     objects.weights["status"]["conditions"] = [
         condition("Stalled", "WorkersFailing", 2, message="<img src=x>")
@@ -139,7 +133,7 @@ def test_text_of_the_cluster_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None
     assert "&lt;img src=x&gt;" in text
 
 
-def test_a_dead_operator_is_reported_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_operator_is_reported_first(monkeypatch):
     objects = recorded("applied")
     objects.answers[f"GET {LEASE}"] = NotFound("gone")
 
@@ -149,9 +143,7 @@ def test_a_dead_operator_is_reported_first(monkeypatch: pytest.MonkeyPatch) -> N
     assert text.index("alarm") < text.index("<h2>")
 
 
-def test_an_error_of_a_look_is_shown_above_what_was_seen_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_of_a_look_is_shown_above_what_was_seen_last(monkeypatch):
     objects = recorded("applied")
     monkeypatch.setattr(cluster, "now", lambda: objects.moment)
     reader = _Reader(objects)
@@ -169,9 +161,7 @@ def test_an_error_of_a_look_is_shown_above_what_was_seen_last(
 @pytest.mark.parametrize(
     ("error", "tries"), [(Forbidden("pods/log is forbidden"), 1), (Unavailable("away"), 3)]
 )
-def test_the_page_tries_once_to_read_logs_that_are_forbidden(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, tries: int
-) -> None:
+def test_the_page_tries_once_to_read_logs_that_are_forbidden(monkeypatch, error, tries):
     objects = recorded("applied")
     log = f"GET {PODS}/policy-0/log"
     objects.answers[log] = error
@@ -183,7 +173,7 @@ def test_the_page_tries_once_to_read_logs_that_are_forbidden(
     assert [request for request, _ in objects.requests].count(log) == tries
 
 
-def test_a_worker_may_log_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_may_log_anything(monkeypatch):
     objects = recorded("applied")
     odd = json.dumps({"message": "odd", "event": ["call"], "version": {}})
     objects.answers[f"GET {PODS}/policy-0/log"] = f"{objects.moment.isoformat()} {odd}\n"
@@ -214,7 +204,7 @@ def served() -> Iterator[Served]:
     made.server.close()
 
 
-def test_the_page_has_the_content_and_loads_nothing(served: Served) -> None:
+def test_the_page_has_the_content_and_loads_nothing(served):
     answer = served.get(served.url.path)
     text = answer.read().decode()
 
@@ -237,7 +227,7 @@ def test_the_page_has_the_content_and_loads_nothing(served: Served) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/events", "/x/", "/x/events", "{token}x/", "{token}/other"])
-def test_without_the_token_there_is_nothing(served: Served, path: str) -> None:
+def test_without_the_token_there_is_nothing(served, path):
     token = served.url.path.rstrip("/")
 
     assert served.get(path.format(token=token)).status == 404
@@ -246,21 +236,19 @@ def test_without_the_token_there_is_nothing(served: Served, path: str) -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1", "evil.example:{port}", "[::1]:{port}"]
 )
-def test_the_name_of_another_host_gets_nothing(served: Served, host: str) -> None:
+def test_the_name_of_another_host_gets_nothing(served, host):
     """A page of another site may have its name resolved to 127.0.0.1."""
     for path in (served.url.path, f"{served.url.path}events"):
         assert served.get(path, host.format(port=served.url.port)).status == 403
 
 
-def test_only_the_loopback_is_bound(served: Served) -> None:
+def test_only_the_loopback_is_bound(served):
     with closing(socket.create_connection(("127.0.0.1", served.url.port or 0))) as peer:
         assert peer.getpeername()[0] == "127.0.0.1"
     assert served.server._server.server_address[0] == "127.0.0.1"
 
 
-def test_browsers_may_leave_without_a_traceback(
-    served: Served, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_browsers_may_leave_without_a_traceback(served, capfd):
     served.latest.put("x" * 10_000_000)
     port, before = served.url.port or 0, set(threading.enumerate())
     asks = f"GET {served.url.path} HTTP/1.1\r\nHost: {served.url.netloc}\r\n\r\n".encode()
@@ -286,7 +274,7 @@ def event(stream: http.client.HTTPResponse) -> str:
     return text
 
 
-def test_each_content_is_an_event(served: Served) -> None:
+def test_each_content_is_an_event(served):
     stream = served.get(f"{served.url.path}events")
 
     assert stream.headers["Content-Type"] == "text/event-stream"
@@ -296,7 +284,7 @@ def test_each_content_is_an_event(served: Served) -> None:
     assert event(stream) == "<p>second\n\n</p>"
 
 
-def test_streams_are_bounded_and_end_with_their_browser(served: Served) -> None:
+def test_streams_are_bounded_and_end_with_their_browser(served):
     streams = [served.get(f"{served.url.path}events") for _ in range(8)]
     assert [one.status for one in streams] == [200] * 8
     assert served.get(f"{served.url.path}events").status == 503
@@ -315,9 +303,7 @@ def test_streams_are_bounded_and_end_with_their_browser(served: Served) -> None:
 
 
 @pytest.mark.parametrize(("options", "opened"), [([], 1), (["--no-browser"], 0)])
-def test_the_verb_prints_the_address_and_ends_with_ctrl_c(
-    monkeypatch: pytest.MonkeyPatch, options: list[str], opened: int
-) -> None:
+def test_the_verb_prints_the_address_and_ends_with_ctrl_c(monkeypatch, options, opened):
     shown: Queue[tuple[str, str]] = Queue()
 
     def opens(page: str) -> None:
@@ -345,7 +331,7 @@ def test_the_verb_prints_the_address_and_ends_with_ctrl_c(
         assert f"url={url}" in text
 
 
-def test_a_port_that_is_taken_is_a_wrong_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_is_taken_is_a_wrong_command_line(monkeypatch):
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = str(other.getsockname()[1])
         taken: Any = run(monkeypatch, recorded("applied"), "dashboard", "policy", "--port", port)

@@ -1,7 +1,5 @@
 """`rlfleet delta` on full checkpoints in directories."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path
@@ -50,8 +48,8 @@ def new(tmp_path: Path) -> Path:
 
 
 def test_two_checkpoints_become_a_delta_with_versions_by_the_directories(
-    base: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    base, new, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     out = Path("weights/step_43")
     done = run(base, new, out)
@@ -65,9 +63,7 @@ def test_two_checkpoints_become_a_delta_with_versions_by_the_directories(
     golden(done.stdout.replace(str(tmp_path), ""), "delta.txt")
 
 
-def test_programs_read_the_share_the_bytes_and_the_digests(
-    base: Path, new: Path, tmp_path: Path
-) -> None:
+def test_programs_read_the_share_the_bytes_and_the_digests(base, new, tmp_path):
     out = tmp_path / "delta"
     done = run(base, new, out, "--version", "44", "--base-version", "w-41", "-o", "json")
 
@@ -87,7 +83,7 @@ def test_programs_read_the_share_the_bytes_and_the_digests(
     }
 
 
-def test_equal_checkpoints_make_a_delta_without_tensors(base: Path, tmp_path: Path) -> None:
+def test_equal_checkpoints_make_a_delta_without_tensors(base, tmp_path):
     out = tmp_path / "step_44"
     done = run(base, base, out)
 
@@ -96,9 +92,7 @@ def test_equal_checkpoints_make_a_delta_without_tensors(base: Path, tmp_path: Pa
     assert metadata(out)["result_digest"] == metadata(out)["base_digest"]
 
 
-def test_a_base_that_is_a_delta_itself_is_refused_with_the_remedy(
-    base: Path, new: Path, tmp_path: Path
-) -> None:
+def test_a_base_that_is_a_delta_itself_is_refused_with_the_remedy(base, new, tmp_path):
     run(base, new, tmp_path / "delta_43")
 
     done = run(tmp_path / "delta_43", new, tmp_path / "delta_44")
@@ -108,7 +102,7 @@ def test_a_base_that_is_a_delta_itself_is_refused_with_the_remedy(
     assert not (tmp_path / "delta_44").exists()
 
 
-def test_checkpoints_of_other_files_are_refused_with_the_remedy(base: Path, tmp_path: Path) -> None:
+def test_checkpoints_of_other_files_are_refused_with_the_remedy(base, tmp_path):
     other = save(tmp_path / "step_43", np.zeros(999, np.float32))
 
     done = run(base, other, tmp_path / "out_43")
@@ -127,13 +121,7 @@ def test_checkpoints_of_other_files_are_refused_with_the_remedy(base: Path, tmp_
     ],
 )
 @pytest.mark.usefixtures("base", "new")
-def test_what_cannot_be_written_is_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    words: str,
-    code: int,
-) -> None:
+def test_what_cannot_be_written_is_one_line(tmp_path, monkeypatch, arguments, words, code):
     monkeypatch.chdir(tmp_path)
     done = run(*arguments)
 
@@ -143,9 +131,7 @@ def test_what_cannot_be_written_is_one_line(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_commands_of_the_page_write_and_publish_a_delta(
-    base: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_of_the_page_write_and_publish_a_delta(base, new, tmp_path, monkeypatch):
     ((_, block),) = starting_with("rlfleet delta ", pages="docs/how-to/publish-deltas.md")
     write, publish = block.splitlines()
     for there, here in (("/local", base.parent), ("/weights", tmp_path / "weights")):

@@ -1,7 +1,5 @@
 """`rlfleet doctor` on a healthy cluster, and on one fault at a time."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -241,14 +239,14 @@ def no_fleet(objects: Recorded) -> None:
     objects.answers[f"GET {CLASSES}"] = {"items": []}
 
 
-def test_a_healthy_cluster_has_no_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_healthy_cluster_has_no_findings(monkeypatch):
     code, out, _ = run(monkeypatch, healthy(), "doctor")
 
     assert code == 0
     golden(out, "doctor.healthy.txt")
 
 
-def test_quiet_leaves_out_what_is_ok(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_leaves_out_what_is_ok(monkeypatch):
     objects = healthy()
     assert run(monkeypatch, objects, "doctor", "--quiet") == (0, "", "")
 
@@ -259,14 +257,14 @@ def test_quiet_leaves_out_what_is_ok(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line[:4] for line in out.splitlines()] == ["fail", "    "]
 
 
-def test_checks_are_available_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_are_available_as_data(monkeypatch):
     code, out, _ = run(monkeypatch, healthy(), "doctor", "-o", "json")
 
     assert code == 0
     assert {one["result"] for one in json.loads(out)["items"]} == {"ok"}
 
 
-def test_of_one_fleet_only_its_own_checks_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_one_fleet_only_its_own_checks_are_made(monkeypatch):
     _, out, _ = run(monkeypatch, Recorded("stalled"), "doctor", "policy")
 
     subjects = [line.split()[1] for line in out.splitlines() if not line.startswith(" ")]
@@ -406,7 +404,7 @@ FAULTS: dict[str, tuple[Damage, str, str, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+def test_a_fault_is_named_with_its_remedy(monkeypatch, fault):
     damage, result, subject, words = FAULTS[fault]
     objects = healthy()
     damage(objects)
@@ -423,9 +421,7 @@ def test_a_fault_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, fault
 
 
 @pytest.mark.parametrize("damage", [cannot_pull, cannot_pull_by_status, misspelt_flag])
-def test_texts_of_the_cluster_are_short_and_printable(
-    monkeypatch: pytest.MonkeyPatch, damage: Damage
-) -> None:
+def test_texts_of_the_cluster_are_short_and_printable(monkeypatch, damage):
     objects = healthy()
     damage(objects)
     for event in objects.answers[f"GET {EVENTS}"]["items"]:
@@ -450,9 +446,7 @@ NOT_LISTED = {"items": [{"status": {"images": [{"names": ["docker.io/rlfleet/wor
         (Forbidden("nodes is forbidden"), "its pull is untried, and this account may not see"),
     ],
 )  # fmt: skip
-def test_the_default_image_is_checked_on_the_nodes_and_never_pulled(
-    monkeypatch: pytest.MonkeyPatch, nodes: Any, said: str
-) -> None:
+def test_the_default_image_is_checked_on_the_nodes_and_never_pulled(monkeypatch, nodes, said):
     objects = healthy()
     objects.answers[f"GET {NODES}"] = nodes
 
@@ -463,7 +457,7 @@ def test_the_default_image_is_checked_on_the_nodes_and_never_pulled(
     assert said in found["message"]
 
 
-def test_only_the_metadata_of_a_secret_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_metadata_of_a_secret_is_requested(monkeypatch):
     objects, requested = healthy(), dict[str, str]()
     spec_of(objects)["pod"] = {"imagePullSecrets": [{"name": "pull"}]}
     call = objects.call
@@ -478,9 +472,7 @@ def test_only_the_metadata_of_a_secret_is_requested(monkeypatch: pytest.MonkeyPa
     assert requested[SECRET] == "json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 
-def test_a_worker_that_is_ready_after_a_refusal_is_not_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_worker_that_is_ready_after_a_refusal_is_not_reported(monkeypatch):
     objects = healthy()
     refused_argument(objects)
     for pod in objects.pods[:2]:
@@ -491,7 +483,7 @@ def test_a_worker_that_is_ready_after_a_refusal_is_not_reported(
     assert run(monkeypatch, objects, "doctor")[0] == 0
 
 
-def test_a_pod_that_is_ready_again_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_that_is_ready_again_is_not_reported(monkeypatch):
     objects = healthy()
     cannot_pull(objects)
 
@@ -500,7 +492,7 @@ def test_a_pod_that_is_ready_again_is_not_reported(monkeypatch: pytest.MonkeyPat
     assert "policy-2" not in out
 
 
-def test_a_fault_is_printed_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_printed_with_its_remedy(monkeypatch):
     objects = healthy()
     no_fleet(objects)
     objects.answers[f"GET {DEPLOYMENTS}"] = {"items": []}
@@ -511,14 +503,14 @@ def test_a_fault_is_printed_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> 
     golden(out, "doctor.no-operator.txt")
 
 
-def test_without_the_api_server_nothing_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_api_server_nothing_is_checked(monkeypatch):
     objects = healthy()
     objects.answers["GET /version"] = Unavailable("https://server does not answer")
 
     assert run(monkeypatch, objects, "doctor")[0] == 9
 
 
-def test_refused_credentials_are_the_only_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_credentials_are_the_only_finding(monkeypatch):
     objects = healthy()
     objects.answers["GET /version"] = Unauthorized("the credentials are refused; renew the token")
 
@@ -528,9 +520,7 @@ def test_refused_credentials_are_the_only_finding(monkeypatch: pytest.MonkeyPatc
     assert "renew the token" in err
 
 
-def test_fleets_that_may_not_be_listed_are_not_said_to_be_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_fleets_that_may_not_be_listed_are_not_said_to_be_none(monkeypatch):
     objects = healthy()
 
     async def all_(_: str) -> None:
@@ -546,9 +536,7 @@ def test_fleets_that_may_not_be_listed_are_not_said_to_be_none(
 @pytest.mark.parametrize(
     "found", [Forbidden("inferencefleets is forbidden"), {"items": [of_outdated_crds("rl")]}]
 )
-def test_fleets_of_other_namespaces_are_read_for_the_crds_alone(
-    monkeypatch: pytest.MonkeyPatch, found: Any
-) -> None:
+def test_fleets_of_other_namespaces_are_read_for_the_crds_alone(monkeypatch, found):
     """An account may be without the right, and a fleet of its own namespace is reported below."""
     objects = healthy()
     objects.answers[f"GET {GROUP}/inferencefleets"] = found
@@ -556,13 +544,13 @@ def test_fleets_of_other_namespaces_are_read_for_the_crds_alone(
     assert run(monkeypatch, objects, "doctor")[0] == 0
 
 
-def test_the_fleet_that_is_tried_is_the_smallest_sample() -> None:
+def test_the_fleet_that_is_tried_is_the_smallest_sample():
     sample = yaml.safe_load((ROOT / "crds/samples/valid/fleet-smallest.yaml").read_text())
 
     assert sample | {"metadata": MINIMAL["metadata"]} == MINIMAL
 
 
-def test_versions_and_labels_equal_the_charts() -> None:
+def test_versions_and_labels_equal_the_charts():
     chart = yaml.safe_load((ROOT / "charts/rlfleet/Chart.yaml").read_text())
     oldest = ".".join(map(str, OLDEST_KUBERNETES))
 

@@ -1,7 +1,5 @@
 """Names of images as nodes list them, and flags as vLLM's parser reads them."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlfleet.cli.engine_flags import Unknown, arguments_of, known, unknown_flags
@@ -19,7 +17,7 @@ from rlfleet.cli.images import normalized
         ("registry.example/a/b:1@sha256:ab", "registry.example/a/b@sha256:ab"),
     ],
 )
-def test_an_image_is_found_by_the_name_that_nodes_list(image: str, listed: str) -> None:
+def test_an_image_is_found_by_the_name_that_nodes_list(image, listed):
     assert normalized(image) == listed
     assert normalized(listed) == listed
 
@@ -38,11 +36,11 @@ def test_an_image_is_found_by_the_name_that_nodes_list(image: str, listed: str) 
         ["--max-num-seqs", "4", "value", "-"],
     ],
 )
-def test_what_the_parser_takes_is_known(arguments: list[str]) -> None:
+def test_what_the_parser_takes_is_known(arguments):
     assert unknown_flags(arguments) == []
 
 
-def test_an_unknown_flag_has_those_that_are_spelt_alike() -> None:
+def test_an_unknown_flag_has_those_that_are_spelt_alike():
     assert unknown_flags(["--max-modl-len=4", "--max_modl_len", "4", "--of-a-plugin"]) == [
         Unknown("--max-modl-len", ("--max-model-len",)),
         Unknown("--max_modl_len", ("--max-model-len",)),
@@ -50,14 +48,14 @@ def test_an_unknown_flag_has_those_that_are_spelt_alike() -> None:
     ]
 
 
-def test_an_ambiguous_abbreviation_has_the_flags_that_it_begins() -> None:
+def test_an_ambiguous_abbreviation_has_the_flags_that_it_begins():
     (found,) = unknown_flags(["--max-num"])
 
     assert len(found.near) > 1
     assert all(flag.startswith("--max-num") for flag in found.near)
 
 
-def test_a_flag_is_shown_in_printable_characters_and_not_in_full_length() -> None:
+def test_a_flag_is_shown_in_printable_characters_and_not_in_full_length():
     (found,) = unknown_flags([f"--\x1b[31m{'x' * 500}"])
 
     assert found.flag.isprintable()
@@ -67,10 +65,10 @@ def test_a_flag_is_shown_in_printable_characters_and_not_in_full_length() -> Non
 @pytest.mark.parametrize(
     "spec", [None, {}, {"engine": None}, {"engine": {"args": "--x"}}, {"engine": {"args": [1]}}]
 )
-def test_a_spec_of_another_shape_has_no_arguments(spec: object) -> None:
+def test_a_spec_of_another_shape_has_no_arguments(spec):
     assert arguments_of({"spec": spec}) == []
 
 
-def test_the_flags_are_those_of_a_release() -> None:
+def test_the_flags_are_those_of_a_release():
     assert known().version.count(".") == 1
     assert {"--max-model-len", "-tp", "--enforce-eager"} <= known().flags

@@ -1,7 +1,5 @@
 """`rlfleet explain` of a fleet that cannot start: the causes, each once, and the remedy of each."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -45,9 +43,7 @@ def explained(monkeypatch: pytest.MonkeyPatch, objects: Recorded) -> dict[str, A
     return found
 
 
-def test_a_claim_that_does_not_exist_is_named_and_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_claim_that_does_not_exist_is_named_and_not_waited_for(monkeypatch):
     found = explained(monkeypatch, waiting(weights=claim("wieghts")))
 
     (cause,) = found["causes"]
@@ -57,9 +53,7 @@ def test_a_claim_that_does_not_exist_is_named_and_not_waited_for(
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_claim_that_the_scheduler_names_too_comes_once(
-    monkeypatch: pytest.MonkeyPatch, is_there: bool
-) -> None:
+def test_a_claim_that_the_scheduler_names_too_comes_once(monkeypatch, is_there):
     words = "is being deleted" if is_there else "not found"
     message = f'0/3 nodes are available: persistentvolumeclaim "wieghts" {words}.'
     objects = waiting(message, weights=claim("wieghts"))
@@ -75,7 +69,7 @@ def test_a_claim_that_the_scheduler_names_too_comes_once(
     assert [line.count("wieghts") for line in found["details"]] == [1, 0]
 
 
-def test_an_event_that_repeats_the_condition_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_that_repeats_the_condition_is_left_out(monkeypatch):
     objects = waiting()
     events = [
         {
@@ -96,7 +90,7 @@ def test_an_event_that_repeats_the_condition_is_left_out(monkeypatch: pytest.Mon
     assert out.count("nvidia.com/gpu, or let a worker ask for less") == 1
 
 
-def test_an_event_that_says_more_is_a_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_that_says_more_is_a_cause(monkeypatch):
     objects = waiting()
     said = 'secret "hf" not found'
     event = {"involvedObject": {"uid": "policy-1"}, "reason": "Failed", "message": said}
@@ -110,7 +104,7 @@ def test_an_event_that_says_more_is_a_cause(monkeypatch: pytest.MonkeyPatch) -> 
     assert "Create the Secret hf in namespace 'rl'" in cause["remedy"]
 
 
-def test_checks_that_the_account_may_not_make_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_that_the_account_may_not_make_are_left_out(monkeypatch):
     objects = waiting(weights=claim("weights"))
     for path in (f"{CORE}/persistentvolumeclaims/weights", PODS, f"{CORE}/events"):
         objects.answers[f"GET {path}"] = Forbidden("no; grant it")
@@ -121,14 +115,14 @@ def test_checks_that_the_account_may_not_make_are_left_out(monkeypatch: pytest.M
     assert any("nvidia.com/gpu" in one for one in found["remedies"])
 
 
-def test_without_a_cause_the_remedies_of_the_reason_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cause_the_remedies_of_the_reason_stay(monkeypatch):
     found = explained(monkeypatch, waiting("Starting"))
 
     known = present(meaning_of(found["reason"]))
     assert (found["causes"], found["remedies"]) == ([], list(known.remedies))
 
 
-def test_a_ready_fleet_costs_no_further_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ready_fleet_costs_no_further_reads(monkeypatch):
     objects = Recorded("applied")
     objects.answers[f"GET {CORE}/serviceaccounts/default"] = NotFound("gone")
 
@@ -136,7 +130,7 @@ def test_a_ready_fleet_costs_no_further_reads(monkeypatch: pytest.MonkeyPatch) -
     assert f"GET {CORE}/events" not in [request for request, _ in objects.requests]
 
 
-def test_workers_that_lag_alike_share_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_lag_alike_share_a_line(monkeypatch):
     details = explained(monkeypatch, waiting())["details"]
 
     assert details[1:] == ["policy-1, policy-2: Unschedulable"]
@@ -173,10 +167,10 @@ def test_workers_that_lag_alike_share_a_line(monkeypatch: pytest.MonkeyPatch) ->
         ("cannot start: model /weights/bsae: the source does not exist", "model to /weights/bsae"),
     ],
 )
-def test_what_kubernetes_says_has_its_remedy(message: str, words: str) -> None:
+def test_what_kubernetes_says_has_its_remedy(message, words):
     assert any(words in one for one in remedies_of(message, "rl"))
 
 
 @pytest.mark.parametrize("message", ["", "Starting", "Back-off restarting failed container", "{0}"])
-def test_other_messages_have_none(message: str) -> None:
+def test_other_messages_have_none(message):
     assert list(remedies_of(message, "rl")) == []

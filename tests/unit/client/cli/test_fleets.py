@@ -1,7 +1,5 @@
 """Names of fleets: with a WeightVersion, without one, and of fleets that do not exist."""
 
-from __future__ import annotations
-
 import copy
 import json
 import time
@@ -16,16 +14,14 @@ from rlfleet.cli.kubectl import Ended
 
 @pytest.mark.parametrize("name", [("policy",), ()], ids=["by its name", "the only one"])
 @pytest.mark.parametrize("verb", ["workers", "explain", "logs", "report"])
-def test_a_verb_that_looks_shows_a_fleet_that_a_trainer_drives(
-    monkeypatch: pytest.MonkeyPatch, verb: str, name: tuple[str, ...]
-) -> None:
+def test_a_verb_that_looks_shows_a_fleet_that_a_trainer_drives(monkeypatch, verb, name):
     code, out, err = run(monkeypatch, Recorded("external"), verb, *name)
 
     assert code == 0, err
     assert "policy" in out
 
 
-def test_watch_shows_a_fleet_that_a_trainer_drives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_shows_a_fleet_that_a_trainer_drives(monkeypatch):
     objects = Recorded("external")
 
     def sleep(_: float) -> None:
@@ -46,7 +42,7 @@ def test_watch_shows_a_fleet_that_a_trainer_drives(monkeypatch: pytest.MonkeyPat
     ]
 
 
-def test_the_logs_of_such_a_fleet_are_those_of_its_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_logs_of_such_a_fleet_are_those_of_its_pods(monkeypatch):
     objects = Recorded("external")
     objects.answers[f"GET {PODS}/policy-3/log"] = "2026-01-01T00:17:55Z INFO loaded step 2\n"
 
@@ -64,18 +60,14 @@ def test_the_logs_of_such_a_fleet_are_those_of_its_pods(monkeypatch: pytest.Monk
         "resume policy", "history policy", "watch policy --until-applied",
     ],
 )  # fmt: skip
-def test_a_verb_that_needs_a_weightversion_names_the_driver_of_the_fleet(
-    monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_a_verb_that_needs_a_weightversion_names_the_driver_of_the_fleet(monkeypatch, command):
     code, _, err = run(monkeypatch, Recorded("external"), *command.split())
 
     assert code == 6
     assert "a trainer drives fleet 'policy'" in " ".join(err.split())
 
 
-def test_a_managed_fleet_without_a_weightversion_asks_for_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_managed_fleet_without_a_weightversion_asks_for_one(monkeypatch):
     objects = Recorded("applied")
     objects.weights = None
 
@@ -86,9 +78,7 @@ def test_a_managed_fleet_without_a_weightversion_asks_for_one(
     assert run(monkeypatch, objects, "explain", "policy")[0] == 0
 
 
-def test_the_name_of_an_adapters_weightversion_means_its_fleet(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_name_of_an_adapters_weightversion_means_its_fleet(monkeypatch):
     objects = Recorded("applied")
     assert objects.weights is not None
     objects.weights["metadata"]["name"] = "math"
@@ -101,7 +91,7 @@ def test_the_name_of_an_adapters_weightversion_means_its_fleet(
     assert json.loads(of_fleet)["rollouts"] == []
 
 
-def test_without_a_name_several_fleets_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_name_several_fleets_are_named(monkeypatch):
     objects = Recorded("external")
     second = copy.deepcopy(objects.fleet)
     assert second is not None
@@ -118,9 +108,7 @@ def test_without_a_name_several_fleets_are_named(monkeypatch: pytest.MonkeyPatch
     assert "policy, judge" in " ".join(err.split())
 
 
-def test_a_weightversion_whose_fleet_is_missing_is_in_the_status(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_weightversion_whose_fleet_is_missing_is_in_the_status(monkeypatch):
     code, out, err = run(monkeypatch, Recorded("orphaned"), "status", "-o", "json")
 
     (found,) = json.loads(out)["items"]
@@ -129,9 +117,7 @@ def test_a_weightversion_whose_fleet_is_missing_is_in_the_status(
     assert "no fleets" not in err
 
 
-def test_a_missing_fleet_is_named_by_the_verbs_that_need_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_fleet_is_named_by_the_verbs_that_need_it(monkeypatch):
     monkeypatch.setattr(kubectl, "run", lambda _: Ended(0, "", ""))
     for command in ("workers", "logs", "check /w/3"):
         code, _, err = run(monkeypatch, Recorded("orphaned"), *command.split())

@@ -1,14 +1,11 @@
 """Help, completion and names of the program, as shells and kubectl ask for them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +35,7 @@ contexts:
 
 
 @pytest.mark.parametrize(("verb", "example"), [(verb, line) for _, verb, line in VERBS])
-def test_the_example_of_a_verb_is_a_command_line_of_it(verb: Any, example: str) -> None:
+def test_the_example_of_a_verb_is_a_command_line_of_it(verb, example):
     named, *arguments = shlex.split(example)
     commands: Any = typer.main.get_command(app)
     command = commands.get_command(None, named)
@@ -48,13 +45,13 @@ def test_the_example_of_a_verb_is_a_command_line_of_it(verb: Any, example: str) 
 
 
 @pytest.mark.parametrize(("verb", "example"), [(verb, line) for _, verb, line in VERBS])
-def test_the_help_of_a_verb_has_its_example(verb: Any, example: str) -> None:
+def test_the_help_of_a_verb_has_its_example(verb, example):
     shown = CliRunner().invoke(app, [verb.__name__, "--help"], env={"COLUMNS": "200"}).stdout
 
     assert f"rlfleet {example}" in shown
 
 
-def test_the_help_has_the_verbs_in_groups() -> None:
+def test_the_help_has_the_verbs_in_groups():
     shown = CliRunner().invoke(app, ["--help"]).stdout
 
     assert [shown.count(f"─ {group} ─") for group in dict.fromkeys(g for g, _, _ in VERBS)] == [
@@ -97,18 +94,11 @@ def objects(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     ],
 )
 @pytest.mark.usefixtures("objects")
-def test_kubectl_completes_verbs_names_namespaces_and_pods(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    expected: list[str],
-) -> None:
+def test_kubectl_completes_verbs_names_namespaces_and_pods(monkeypatch, capsys, words, expected):
     assert completions(monkeypatch, capsys, *words) == expected
 
 
-def test_contexts_are_completed_from_the_kubeconfig(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_contexts_are_completed_from_the_kubeconfig(monkeypatch, capsys, tmp_path):
     file = tmp_path / "config"
     file.write_text(KUBECONFIG)
 
@@ -133,9 +123,7 @@ def test_contexts_are_completed_from_the_kubeconfig(
         ("--context nothing", []),
     ],
 )
-def test_bash_completes_contexts_with_colons_and_spaces(
-    tmp_path: Path, typed: str, expected: list[str]
-) -> None:
+def test_bash_completes_contexts_with_colons_and_spaces(tmp_path, typed, expected):
     """Bash splits words at colons, outside of quotes. Source: bash, COMP_WORDBREAKS."""
     config = yaml.safe_load(KUBECONFIG.replace("there", "arn:aws:eks:eu:1:train"))
     config["contexts"].append({"name": "my own:one", "context": {"cluster": "c"}})
@@ -165,7 +153,7 @@ def test_bash_completes_contexts_with_colons_and_spaces(
 
 
 @pytest.mark.parametrize("entry", ["main", "complete_for_kubectl"])
-def test_ctrl_c_during_a_completion_prints_nothing(tmp_path: Path, entry: str) -> None:
+def test_ctrl_c_during_a_completion_prints_nothing(tmp_path, entry):
     """A shell waits for the credential plugin of a kubeconfig, and so does the user."""
     slow, begun = tmp_path / "slow", tmp_path / "begun"
     slow.write_text(f"#!/bin/sh\ntouch {begun}\nexec sleep 60\n")
@@ -204,9 +192,7 @@ def test_ctrl_c_during_a_completion_prints_nothing(tmp_path: Path, entry: str) -
     assert completing.returncode == 130
 
 
-def test_a_cluster_that_refuses_or_does_not_answer_completes_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cluster_that_refuses_or_does_not_answer_completes_nothing(monkeypatch, capsys):
     def refuse(*_: Any) -> FakeObjects:
         raise Forbidden("no")
 
@@ -220,12 +206,7 @@ def test_a_cluster_that_refuses_or_does_not_answer_completes_nothing(
     ("program", "usage"),
     [("/usr/bin/kubectl-rlfleet", "kubectl rlfleet"), ("/usr/bin/rlfleet", "rlfleet")],
 )
-def test_help_names_the_program_as_it_was_called(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    program: str,
-    usage: str,
-) -> None:
+def test_help_names_the_program_as_it_was_called(monkeypatch, capsys, program, usage):
     monkeypatch.setattr("sys.argv", [program, "status", "--help"])
 
     with pytest.raises(SystemExit):
@@ -237,35 +218,21 @@ def test_help_names_the_program_as_it_was_called(
 # --- papercuts ------------------------------------------------------------------------------------
 
 
-def test_status_takes_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_takes_a_name(monkeypatch):
     code, out, _ = run(monkeypatch, Recorded("applied"), "status", "policy")
 
     assert (code, out.count("policy")) == (0, 2)  # the fleet and its WeightVersion
 
 
 @pytest.mark.parametrize("more", [[], ["-A"]])
-def test_status_of_an_unknown_name_names_similar_ones(
-    monkeypatch: pytest.MonkeyPatch, more: list[str]
-) -> None:
+def test_status_of_an_unknown_name_names_similar_ones(monkeypatch, more):
     code, out, err = run(monkeypatch, Recorded("applied"), "status", "polici", *more)
 
     assert (code, out) == (6, "")
     assert "did you mean policy?" in err
 
 
-def test_status_of_an_empty_namespace_points_at_all_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    objects = FakeObjects()
-    objects.weights, objects.fleet = None, None
-
-    code, _, err = run(monkeypatch, objects, "status")
-
-    assert code == 0
-    assert "rlfleet status -A" in err
-
-
-def test_a_dead_server_ends_publish_within_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_server_ends_publish_within_its_timeout(monkeypatch):
     objects = FakeObjects()
     begun = objects.now
     objects.failures.extend(rlfleet.Unavailable("away") for _ in range(100))

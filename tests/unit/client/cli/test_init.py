@@ -1,7 +1,5 @@
 """`rlfleet init`: a folder of manifests that pass `rlfleet validate`, and the Job that downloads the model."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -100,7 +98,7 @@ def fleet_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_folder_holds_what_a_first_fleet_needs(tmp_path: Path) -> None:
+def test_a_folder_holds_what_a_first_fleet_needs(tmp_path):
     options = ("--model", "Qwen/Qwen3-8B", "--trainer", "prime-rl", "--storage-class", "nfs")
 
     done = init("policy", *options, "--gpus", "2")
@@ -127,12 +125,7 @@ def test_a_folder_holds_what_a_first_fleet_needs(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("hub")
-def test_workers_on_cpus_need_an_image_for_them(
-    tmp_path: Path,
-    options: list[str],
-    image: str | None,
-    warns: bool,
-) -> None:
+def test_workers_on_cpus_need_an_image_for_them(tmp_path, options, image, warns):
     done = init("policy", "--model", "Qwen/Qwen3-8B", *options)
     fleet = next(yaml.safe_load_all((tmp_path / "policy/fleet.yaml").read_text()))
 
@@ -142,7 +135,7 @@ def test_workers_on_cpus_need_an_image_for_them(
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_trainer_that_sends_weights_over_nccl_needs_gpus() -> None:
+def test_a_trainer_that_sends_weights_over_nccl_needs_gpus():
     done = init("policy", "--model", "Qwen/Qwen3-8B", "--trainer", "trl", "--gpus", "0")
 
     assert done.exit_code == 2
@@ -151,9 +144,7 @@ def test_a_trainer_that_sends_weights_over_nccl_needs_gpus() -> None:
 
 @pytest.mark.parametrize("trainer", Trainer)
 @pytest.mark.usefixtures("hub")
-def test_an_external_fleet_grants_the_rl_api_its_own_secret_only(
-    tmp_path: Path, trainer: Trainer
-) -> None:
+def test_an_external_fleet_grants_the_rl_api_its_own_secret_only(tmp_path, trainer):
     assert init("policy", "--model", "Qwen/Qwen3-8B", "--trainer", trainer).exit_code == 0
     rights = list(yaml.safe_load_all((tmp_path / "policy/trainer.yaml").read_text()))
     granted = [one for one in rights if one["metadata"]["name"] == "policy-control"]
@@ -240,13 +231,8 @@ NAMED = ("ml", "team-api", "http://team-api.ml.svc:8090")
 )
 @pytest.mark.usefixtures("hub")
 def test_the_grant_and_the_address_are_those_of_the_releases_rl_api(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    there: WithRlApis | NotConfigured,
-    option: str | None,
-    expected: tuple[str, str, str],
-    says: str,
-) -> None:
+    monkeypatch, tmp_path, there, option, expected, says
+):
     if isinstance(there, WithRlApis):
         monkeypatch.setattr(cluster, "connect", lambda *_, **__: there)
 
@@ -267,7 +253,7 @@ def test_the_grant_and_the_address_are_those_of_the_releases_rl_api(
 
 
 @pytest.mark.parametrize("values", ["extended", "placed", "renamed", "rl-api"])
-def test_the_rl_api_that_the_chart_makes_is_found(values: str) -> None:
+def test_the_rl_api_that_the_chart_makes_is_found(values):
     made = recorded(values)
     at = {(one["kind"], one["metadata"]["name"]): one for one in made}
     (deployment,) = (one for (kind, _), one in at.items() if kind == "Deployment" and labels(one))
@@ -294,9 +280,7 @@ def labels(deployment: Any) -> bool:
 
 @pytest.mark.parametrize("trainer", Trainer)
 @pytest.mark.usefixtures("hub")
-def test_what_is_written_for_each_trainer_passes_validate(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trainer: Trainer
-) -> None:
+def test_what_is_written_for_each_trainer_passes_validate(monkeypatch, tmp_path, trainer):
     assert init("--model", "Qwen/Qwen3-8B", "--trainer", trainer).exit_code == 0
 
     empty = Cluster()
@@ -319,8 +303,8 @@ def test_what_is_written_for_each_trainer_passes_validate(
 @pytest.mark.parametrize("trainer", ["prime-rl", "trl"])
 @pytest.mark.usefixtures("hub")
 def test_workers_report_log_probabilities_as_the_importance_sampling_of_a_trainer_reads_them(
-    tmp_path: Path, trainer: str
-) -> None:
+    tmp_path, trainer
+):
     assert init("policy", "--model", "Qwen/Qwen3-8B", "--trainer", trainer).exit_code == 0
 
     example = yaml.safe_load((ROOT / f"examples/{trainer}/fleet.yaml").read_text())
@@ -330,7 +314,7 @@ def test_workers_report_log_probabilities_as_the_importance_sampling_of_a_traine
 
 @pytest.mark.parametrize("options", [["--gpus", "0"], ["--gpus", "4"], ["--checkpoint-gb", "400"]])
 @pytest.mark.usefixtures("hub")
-def test_other_sizes_pass_the_rules_of_validate(tmp_path: Path, options: list[str]) -> None:
+def test_other_sizes_pass_the_rules_of_validate(tmp_path, options):
     assert init("--model", "Qwen/Qwen3-8B", *options).exit_code == 0
 
     given = 400_000_000_000 if "400" in options else LARGE
@@ -342,9 +326,7 @@ def test_other_sizes_pass_the_rules_of_validate(tmp_path: Path, options: list[st
     [(1, 32, (1, 1)), (8, 64, (8, 1)), (8, 12, (4, 2)), (6, 32, (2, 3)), (4, None, (4, 1)),
      (3, 32, (1, 3)), (0, 32, (1, 1))],
 )  # fmt: skip
-def test_tensor_parallelism_divides_the_heads_and_stages_take_the_rest(
-    gpus: int, heads: int | None, expected: tuple[int, int]
-) -> None:
+def test_tensor_parallelism_divides_the_heads_and_stages_take_the_rest(gpus, heads, expected):
     found = sizes(LARGE, gpus, heads=heads)
 
     assert (found.tensor_parallel, found.pipeline_parallel) == expected
@@ -353,14 +335,12 @@ def test_tensor_parallelism_divides_the_heads_and_stages_take_the_rest(
 @pytest.mark.parametrize(
     ("gb", "gpus"), [(1, 1), (16.4, 1), (65, 2), (141, 4), (470, 8), (1300, 32)]
 )
-def test_gpus_have_room_for_the_weights(gb: float, gpus: int) -> None:
+def test_gpus_have_room_for_the_weights(gb, gpus):
     assert gpus_for(round(gb * 1e9), 80) == gpus
 
 
 @given(st.integers(1, 10**13), st.integers(0, 64), st.none() | st.integers(1, 10**9))
-def test_any_model_has_sizes_that_hold_two_versions(
-    size: int, gpus: int, heads: int | None
-) -> None:
+def test_any_model_has_sizes_that_hold_two_versions(size, gpus, heads):
     found = sizes(size, gpus, heads=heads)
 
     assert found.tensor_parallel * found.pipeline_parallel == max(1, gpus)
@@ -369,7 +349,7 @@ def test_any_model_has_sizes_that_hold_two_versions(
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_model_that_does_not_fit_into_a_node_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_does_not_fit_into_a_node_is_refused(tmp_path):
     done = init("--model", "a/b", "--checkpoint-gb", "1300")
 
     assert done.exit_code == 2
@@ -377,9 +357,7 @@ def test_a_model_that_does_not_fit_into_a_node_is_refused(tmp_path: Path) -> Non
     assert not (tmp_path / "policy").exists()
 
 
-def test_sizes_follow_from_a_local_directory_which_needs_no_download(
-    hub: FakeHub, tmp_path: Path
-) -> None:
+def test_sizes_follow_from_a_local_directory_which_needs_no_download(hub, tmp_path):
     model = tmp_path / "Model-1B"
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"text_config": CONFIG}))
@@ -398,7 +376,7 @@ def test_sizes_follow_from_a_local_directory_which_needs_no_download(
     assert f"Copy {model} to /weights/Model-1B" in done.output
 
 
-def test_a_model_that_cannot_be_read_has_a_size_that_the_output_explains(hub: FakeHub) -> None:
+def test_a_model_that_cannot_be_read_has_a_size_that_the_output_explains(hub):
     hub.error = ConnectionError("no route to the Hub")
 
     done = init("--model", "Qwen/Qwen3-8B")
@@ -408,18 +386,14 @@ def test_a_model_that_cannot_be_read_has_a_size_that_the_output_explains(hub: Fa
     assert "16.0 GB, as assumed" in done.output
 
 
-def test_a_gated_model_has_its_size_though_its_configuration_is_closed(
-    hub: FakeHub, tmp_path: Path
-) -> None:
+def test_a_gated_model_has_its_size_though_its_configuration_is_closed(hub, tmp_path):
     hub.is_gated = True
 
     assert "16.4 GB" in init("--model", "meta/Llama").output
     assert "args" not in fleet_of(tmp_path / "policy")["engine"]
 
 
-def test_without_huggingface_hub_the_size_is_assumed(
-    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_huggingface_hub_the_size_is_assumed(hub, monkeypatch):
     assert hub
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
 
@@ -433,9 +407,7 @@ def test_without_huggingface_hub_the_size_is_assumed(
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
                         st.sampled_from(["num_attention_heads", "max_position_embeddings", "text_config"]),
                         inner, max_size=3), max_leaves=8))  # fmt: skip
-def test_a_configuration_of_any_shape_can_be_read(
-    tmp_path_factory: pytest.TempPathFactory, config: Any
-) -> None:
+def test_a_configuration_of_any_shape_can_be_read(tmp_path_factory, config):
     folder = tmp_path_factory.mktemp("model")
     (folder / "config.json").write_text(json.dumps(config))
 
@@ -445,7 +417,7 @@ def test_a_configuration_of_any_shape_can_be_read(
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_file_that_exists_is_replaced_only_with_force(tmp_path: Path) -> None:
+def test_a_file_that_exists_is_replaced_only_with_force(tmp_path):
     assert init("--model", "Qwen/Qwen3-8B").exit_code == 0
     mine = tmp_path / "policy/fleet.yaml"
     mine.write_text("mine")
@@ -462,7 +434,7 @@ def test_a_file_that_exists_is_replaced_only_with_force(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hub")
-def test_an_existing_claim_takes_the_place_of_a_new_one(tmp_path: Path) -> None:
+def test_an_existing_claim_takes_the_place_of_a_new_one(tmp_path):
     done = init("--model", "Qwen/Qwen3-8B", "--claim", "weights")
 
     assert not (tmp_path / "policy/storage.yaml").exists()
@@ -472,7 +444,7 @@ def test_an_existing_claim_takes_the_place_of_a_new_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hub")
-def test_the_commands_that_are_printed_work_for_any_folder() -> None:
+def test_the_commands_that_are_printed_work_for_any_folder():
     done = init("--model", "Qwen/Qwen3-8B", "--folder", "my fleet")
 
     lines = [shlex.split(line, comments=True) for line in done.output.splitlines()]
@@ -486,7 +458,7 @@ def test_the_commands_that_are_printed_work_for_any_folder() -> None:
 
 
 @pytest.mark.usefixtures("hub")
-def test_without_a_terminal_it_asks_nothing(tmp_path: Path) -> None:
+def test_without_a_terminal_it_asks_nothing(tmp_path):
     done = init(typed="Qwen/Qwen3-8B\n")
 
     assert done.exit_code == 2
@@ -495,9 +467,7 @@ def test_without_a_terminal_it_asks_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hub")
-def test_on_a_terminal_it_asks_for_what_no_option_names(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_on_a_terminal_it_asks_for_what_no_option_names(monkeypatch, tmp_path):
     monkeypatch.setattr(verb, "_is_terminal", lambda: True)
 
     # The model, a trainer that does not exist and one that does, the default namespace, GPUs, the class.
@@ -525,7 +495,7 @@ def test_on_a_terminal_it_asks_for_what_no_option_names(
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("hub")
-def test_a_name_that_no_object_may_have_is_refused(tmp_path: Path, options: list[str]) -> None:
+def test_a_name_that_no_object_may_have_is_refused(tmp_path, options):
     done = init("--model", "Qwen/Qwen3-8B", *options)
 
     assert done.exit_code == 2, done.output
@@ -585,9 +555,7 @@ def download(tmp_path: Path) -> Any:
     return script
 
 
-def test_a_model_appears_whole_and_readable_and_is_downloaded_once(
-    download: Any, tmp_path: Path
-) -> None:
+def test_a_model_appears_whole_and_readable_and_is_downloaded_once(download, tmp_path):
     code, out = download()
 
     assert code == 0, out
@@ -606,9 +574,7 @@ def test_a_model_appears_whole_and_readable_and_is_downloaded_once(
     assert "a/b@main, not a/b@v2" in out
 
 
-def test_a_download_that_breaks_is_continued_and_not_seen_before(
-    download: Any, tmp_path: Path
-) -> None:
+def test_a_download_that_breaks_is_continued_and_not_seen_before(download, tmp_path):
     assert download(BREAKS="1")[0] != 0
     assert not (tmp_path / "weights/b").exists()
     assert (tmp_path / "weights/.b.part/model.safetensors").exists()
@@ -617,9 +583,7 @@ def test_a_download_that_breaks_is_continued_and_not_seen_before(
     assert (tmp_path / "weights/b/model.safetensors").exists()
 
 
-def test_a_volume_without_room_for_the_model_is_reported_before_the_download(
-    download: Any, tmp_path: Path
-) -> None:
+def test_a_volume_without_room_for_the_model_is_reported_before_the_download(download, tmp_path):
     code, out = download(SIZE=str(10**17))
 
     assert code != 0

@@ -1,7 +1,5 @@
 """The live screen of `rlfleet watch`: rows of workers from their metrics, past rollouts, Events, keys."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty
@@ -97,13 +95,13 @@ def screen(objects: Watched, detail: Detail, width: int = 120, height: int = 40)
     return console.export_text()
 
 
-def test_the_screen_has_workers_rollouts_and_events() -> None:
+def test_the_screen_has_workers_rollouts_and_events():
     objects = Watched()
     live = Live(objects)
     golden(screen(objects, sampled(objects, live)), "screen.live.txt")
 
 
-def test_a_screen_that_is_too_small_for_rows_has_squares() -> None:
+def test_a_screen_that_is_too_small_for_rows_has_squares():
     objects = Watched()
     live = Live(objects)
     detail = sampled(objects, live)
@@ -115,7 +113,7 @@ def test_a_screen_that_is_too_small_for_rows_has_squares() -> None:
     assert len(shown.splitlines()) <= 12
 
 
-def test_events_have_the_lines_that_are_left_the_newest_first() -> None:
+def test_events_have_the_lines_that_are_left_the_newest_first():
     objects = Watched()
     events = [
         EVENT
@@ -131,7 +129,7 @@ def test_events_have_the_lines_that_are_left_the_newest_first() -> None:
     assert "number 0" not in shown
 
 
-def test_events_of_a_service_with_the_name_of_the_fleet_are_not_read() -> None:
+def test_events_of_a_service_with_the_name_of_the_fleet_are_not_read():
     objects = Watched()
     asked: list[dict[str, str]] = []
     objects.answers[f"GET {EVENTS}"] = lambda only, _: asked.append(only) or {"items": []}
@@ -145,7 +143,7 @@ def test_events_of_a_service_with_the_name_of_the_fleet_are_not_read() -> None:
     ]
 
 
-def test_a_terminal_that_has_another_size_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_that_has_another_size_is_cleared(monkeypatch):
     objects = FakeApi(obeys=False)
     objects.desire(version="43")
     drawn = Console(file=io.StringIO(), force_terminal=True, width=120, height=40)
@@ -164,7 +162,7 @@ def test_a_terminal_that_has_another_size_is_cleared(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("every_look")
-def test_speed_and_pause_come_from_two_looks() -> None:
+def test_speed_and_pause_come_from_two_looks():
     objects = Watched()
     live = Live(objects)
     sampled(objects, live)
@@ -185,9 +183,7 @@ def test_speed_and_pause_come_from_two_looks() -> None:
     [(PODS, 0, 1), (EVENTS, 4, 0)],
 )
 @pytest.mark.usefixtures("every_look")
-def test_a_read_that_the_account_may_not_make_is_tried_once(
-    denied: str, rows: int, events: int
-) -> None:
+def test_a_read_that_the_account_may_not_make_is_tried_once(denied, rows, events):
     objects = Watched()
     objects.answers[f"GET {denied}"] = Forbidden("no")
     live = Live(objects)
@@ -199,7 +195,7 @@ def test_a_read_that_the_account_may_not_make_is_tried_once(
 
 @pytest.mark.parametrize("path", [PODS, EVENTS])
 @pytest.mark.usefixtures("every_look")
-def test_a_part_that_the_api_server_does_not_answer_comes_with_a_later_look(path: str) -> None:
+def test_a_part_that_the_api_server_does_not_answer_comes_with_a_later_look(path):
     objects = Watched()
     live, before = Live(objects), dict(objects.answers)
     objects.answers[f"GET {path}"] = Unavailable("no answer")
@@ -212,7 +208,7 @@ def test_a_part_that_the_api_server_does_not_answer_comes_with_a_later_look(path
 
 
 @pytest.mark.usefixtures("every_look")
-def test_a_worker_that_does_not_answer_keeps_its_row_and_blocks_nothing() -> None:
+def test_a_worker_that_does_not_answer_keeps_its_row_and_blocks_nothing():
     objects = Watched()
     objects.answers[f"GET {PODS}/policy-1:8082/proxy/metrics"] = Unavailable("no endpoint")
     live = Live(objects)
@@ -224,7 +220,7 @@ def test_a_worker_that_does_not_answer_keeps_its_row_and_blocks_nothing() -> Non
     )
 
 
-def test_metrics_of_large_fleets_are_not_read() -> None:
+def test_metrics_of_large_fleets_are_not_read():
     objects = Watched()
     assert objects.fleet is not None
     objects.fleet["spec"]["replicas"] = MOST_WORKERS + 1
@@ -233,7 +229,7 @@ def test_metrics_of_large_fleets_are_not_read() -> None:
     assert not [request for request, _ in objects.requests if "pods" in request]
 
 
-def test_the_clock_of_a_phase_that_is_over_is_not_shown() -> None:
+def test_the_clock_of_a_phase_that_is_over_is_not_shown():
     objects = Watched("applied")
     assert objects.weights is not None
     objects.weights["metadata"]["generation"] += 1
@@ -246,7 +242,7 @@ def test_the_clock_of_a_phase_that_is_over_is_not_shown() -> None:
     assert "serving 4/4, at 14: not seen by the operator yet" in shown
 
 
-def test_workers_that_serve_an_older_version_count_as_serving() -> None:
+def test_workers_that_serve_an_older_version_count_as_serving():
     objects = Watched("staging")
 
     assert "serving 4/4, at 3: 0/4" in screen(objects, Detail(objects.moment))
@@ -255,7 +251,7 @@ def test_workers_that_serve_an_older_version_count_as_serving() -> None:
 # --- figures --------------------------------------------------------------------------------------
 
 
-def test_figures_are_summed_over_the_engines_of_a_worker() -> None:
+def test_figures_are_summed_over_the_engines_of_a_worker():
     assert figures_of(METRICS, 7.0) == Figures(
         at=7.0, phase="serving", version="3", running=7, held=2, tokens=1000.0,
         pauses=1.0, pauses_seconds=0.5, paused_seconds=0.0,
@@ -263,7 +259,7 @@ def test_figures_are_summed_over_the_engines_of_a_worker() -> None:
 
 
 @given(st.text(max_size=300) | st.builds(lambda a, b: f"{a}{METRICS}{b}", st.text(), st.text()))
-def test_a_text_of_any_kind_can_be_read(text: str) -> None:
+def test_a_text_of_any_kind_can_be_read(text):
     found = figures_of(text, 0.0)
 
     assert found.version is None or found.version.isprintable()
@@ -278,7 +274,7 @@ def test_a_text_of_any_kind_can_be_read(text: str) -> None:
         "vllm:num_requests_running",
     ],
 )
-def test_figures_without_a_finite_number_are_left_out(line: str) -> None:
+def test_figures_without_a_finite_number_are_left_out(line):
     found = figures_of(line, 0.0)
 
     assert (found.held, found.running) == (None, None)
@@ -293,15 +289,13 @@ def test_figures_without_a_finite_number_are_left_out(line: str) -> None:
         (10.0, 0.0, None),  # the worker has restarted
     ],
 )
-def test_speed_needs_two_looks_at_one_process(
-    before: float | None, now: float, expected: float | None
-) -> None:
+def test_speed_needs_two_looks_at_one_process(before, now, expected):
     first = None if before is None else Figures(at=1.0, tokens=before)
 
     assert tokens_per_second(first, Figures(at=3.0, tokens=now)) == expected
 
 
-def test_the_last_pause_stays_until_the_next_one_ends() -> None:
+def test_the_last_pause_stays_until_the_next_one_ends():
     first = Figures(at=1.0, pauses=2.0, pauses_seconds=1.0)
     second = Figures(at=2.0, pauses=4.0, pauses_seconds=2.0)
 
@@ -314,7 +308,7 @@ def test_the_last_pause_stays_until_the_next_one_ends() -> None:
 # --- keys -----------------------------------------------------------------------------------------
 
 
-def test_a_key_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_ends_the_wait(monkeypatch):
     host, terminal = pty.openpty()
     with os.fdopen(terminal) as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
@@ -328,7 +322,7 @@ def test_a_key_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(host)
 
 
-def test_without_a_terminal_the_wait_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_the_wait_lasts(monkeypatch):
     waits: list[Any] = []
     monkeypatch.setattr("time.sleep", waits.append)
 

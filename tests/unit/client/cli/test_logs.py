@@ -1,7 +1,5 @@
 """`rlfleet logs`: which lines, in which order, and how they are read."""
 
-from __future__ import annotations
-
 import json
 import time
 from datetime import UTC, datetime
@@ -70,7 +68,7 @@ class Logged(Recorded):
         return lambda params, _: self.asked.append(params) or text
 
 
-def test_lines_are_merged_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_merged_by_time(monkeypatch):
     objects = Logged()
 
     code, out, err = run(monkeypatch, objects, "logs")
@@ -83,7 +81,7 @@ def test_lines_are_merged_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_lines_are_selected_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_selected_by_version(monkeypatch):
     _, out, _ = run(
         monkeypatch, Logged(), "logs", "--version", "3", "--since", "1h30m", "-o", "json"
     )
@@ -97,13 +95,13 @@ def test_lines_are_selected_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
     }  # fmt: skip
 
 
-def test_yaml_has_one_document_for_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_has_one_document_for_each_line(monkeypatch):
     _, out, _ = run(monkeypatch, Logged(), "logs", "--version", "3", "-o", "yaml")
 
     assert out.count("---\n") == 3
 
 
-def test_following_shows_each_line_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_shows_each_line_once(monkeypatch):
     objects = Logged()
 
     def later(_: float) -> None:
@@ -122,9 +120,7 @@ def test_following_shows_each_line_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert objects.asked[1]["sinceTime"] == "2026-01-01T00:17:54Z", "its own last line"
 
 
-def test_without_the_right_the_operators_log_is_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_right_the_operators_log_is_left_out(monkeypatch):
     objects = Logged()
     objects.answers["GET /api/v1/pods"] = Forbidden("pods is forbidden")
     objects.answers[f"GET {PODS}"] = lambda params, _: {
@@ -139,14 +135,14 @@ def test_without_the_right_the_operators_log_is_left_out(
     assert "the operator's log is not shown" in err
 
 
-def test_an_invalid_duration_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_right_to_read_logs_has_its_exit_code(monkeypatch):
     objects = Logged()
     objects.answers[f"GET {PODS}/policy-0/log"] = Forbidden("pods/log is forbidden")
 
     assert run(monkeypatch, objects, "logs")[0] == 7
 
 
-def test_a_malformed_duration_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_malformed_duration_is_a_usage_error(monkeypatch):
     code, _, err = run(monkeypatch, Logged(), "logs", "--since", "soon")
 
     assert code == 2
@@ -177,7 +173,7 @@ def line(message: str, level: str = "INFO", **fields: Any) -> LogLine:
         (line("stopping"), False),
     ],
 )
-def test_lines_of_the_operator_are_selected_by_fleet(found: LogLine, *, expected: bool) -> None:
+def test_lines_of_the_operator_are_selected_by_fleet(found, *, expected):
     assert concerns(found, "rl", "policy") is expected
 
 
@@ -194,27 +190,25 @@ def test_lines_of_the_operator_are_selected_by_fleet(found: LogLine, *, expected
         (line("starting on step_3-b: newest"), "step_3", False),
     ],
 )
-def test_lines_are_selected_by_the_version_they_name(
-    found: LogLine, version: str, *, expected: bool
-) -> None:
+def test_lines_are_selected_by_the_version_they_name(found, version, *, expected):
     assert is_about(found, version) is expected
 
 
 @pytest.mark.parametrize(
     "raw", ["", "no stamp here", "2026-01-01T00:00:00Z", '2026-01-01T00:00:00Z {"a": 1}']
 )
-def test_any_text_is_a_line(raw: str) -> None:
+def test_any_text_is_a_line(raw):
     assert log_line(raw, "p").pod == "p"
 
 
-def test_a_json_line_of_vllm_has_a_level() -> None:
+def test_a_json_line_of_vllm_has_a_level():
     vllm = {"asctime": "x", "levelname": "WARNING", "name": "vllm.x", "process": 7, "message": "m"}
 
     found = log_line(f"{STAMP}1Z {json.dumps(vllm)}", "p")
     assert (found.level, found.message, found.fields) == ("WARNING", "m", {})
 
 
-def test_each_pod_is_read_from_its_own_last_line_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_pod_is_read_from_its_own_last_line_on(monkeypatch):
     """Pods are read one after another, and the clock of a node may be behind."""
     objects = Logged()
     asked: list[str] = []

@@ -1,16 +1,12 @@
 """Manifests as `rlfleet validate` reads them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from rlfleet.cli.manifests import read
 
 
 @pytest.mark.parametrize("version", ["2026-01-01", "2026-01-01T10:00:00Z", "2026-02-31"])
-def test_a_version_that_looks_like_a_date_is_text(tmp_path: Path, version: str) -> None:
+def test_a_version_that_looks_like_a_date_is_text(tmp_path, version):
     file = tmp_path / "weights.yaml"
     file.write_text(f"kind: WeightVersion\nspec: {{version: {version}}}\n")
 
@@ -20,9 +16,7 @@ def test_a_version_that_looks_like_a_date_is_text(tmp_path: Path, version: str) 
     assert manifest.body["spec"] == {"version": version}
 
 
-def test_a_number_of_more_digits_than_python_converts_is_a_problem_of_its_file(
-    tmp_path: Path,
-) -> None:
+def test_a_number_of_more_digits_than_python_converts_is_a_problem_of_its_file(tmp_path):
     file = tmp_path / "weights.yaml"
     file.write_text(f"kind: WeightVersion\nspec: {{version: {'1' * 5_000}}}\n")
 

@@ -1,7 +1,5 @@
 """`rlfleet metrics`."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -30,14 +28,14 @@ WORKER = {
 }
 
 
-def test_metrics_come_through_the_api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_come_through_the_api_server(monkeypatch):
     code, out, _ = run(monkeypatch, worker(WORKER), "metrics", "policy-1")
 
     assert code == 0
     golden(out, "metrics.txt")
 
 
-def test_the_command_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_of_the_page_runs(monkeypatch):
     page = (ROOT / "docs/how-to/scrape-metrics.md").read_text()
     (command,) = re.findall(r"```sh\nrlfleet (metrics .*?)\n```", page)
     objects = worker(WORKER)
@@ -51,14 +49,14 @@ def test_the_command_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_terminal_gets_no_control_characters_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_no_control_characters_of_a_worker(monkeypatch):
     objects = worker(WORKER)
     objects.answers[f"GET {PODS}/policy-1:8082/proxy/metrics"] = "a\x1b[2J 1\nb\x07 2\n"
 
     assert run(monkeypatch, objects, "metrics", "policy-1")[1] == "a[2J 1\nb 2\n"
 
 
-def test_lines_are_chosen_by_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_chosen_by_a_text(monkeypatch):
     _, out, _ = run(monkeypatch, worker(WORKER), "metrics", "policy-1", "--contains", "paused")
 
     assert out == "rlfleet_worker_paused_seconds 0.0\n"
@@ -67,14 +65,14 @@ def test_lines_are_chosen_by_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "containers", [[], [{"name": "worker"}], [{"name": "database", "ports": WORKER["ports"]}]]
 )
-def test_other_pods_have_none(monkeypatch: pytest.MonkeyPatch, containers: list[Any]) -> None:
+def test_other_pods_have_none(monkeypatch, containers):
     code, _, err = run(monkeypatch, worker(*containers), "metrics", "policy-1")
 
     assert code == 6
     assert "not a worker" in err
 
 
-def test_the_right_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_right_that_is_missing_is_named(monkeypatch):
     objects = worker(WORKER)
     objects.answers[f"GET {PODS}/policy-1:8082/proxy/metrics"] = Forbidden(
         "no; give the account this right"

@@ -1,9 +1,5 @@
 """No label and no annotation that a user can change raises in the command line."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from hypothesis import example, given, settings
 from tests.support.cli import Recorded, run
@@ -21,7 +17,7 @@ BARE = POD | {"metadata": {k: v for k, v in POD["metadata"].items() if k != "lab
 @example(odd=UNNUMBERED)
 @example(odd=BARE)
 @given(odd=marked(POD, POD_ANNOTATIONS))
-def test_the_verbs_that_read_pods_show_the_others(odd: Any) -> None:
+def test_the_verbs_that_read_pods_show_the_others(odd):
     with pytest.MonkeyPatch.context() as patch:
         there = Recorded("applied")
         first = there.pods[0]["metadata"]["name"]
@@ -35,7 +31,7 @@ def test_the_verbs_that_read_pods_show_the_others(odd: Any) -> None:
 @settings(max_examples=30, print_blob=True, deadline=None)
 @example(odd=BARE)
 @given(odd=marked(POD, POD_ANNOTATIONS))
-def test_doctor_reports_a_healthy_cluster(odd: Any) -> None:
+def test_doctor_reports_a_healthy_cluster(odd):
     with pytest.MonkeyPatch.context() as patch:
         there = healthy()
         there.pods[1] = odd | {"metadata": odd["metadata"] | {"uid": "odd"}}
@@ -45,7 +41,7 @@ def test_doctor_reports_a_healthy_cluster(odd: Any) -> None:
 
 @settings(max_examples=30, print_blob=True, deadline=None)
 @given(retry=TEXTS, traceparent=TEXTS)
-def test_the_verbs_show_a_weight_version_with_any_annotations(retry: str, traceparent: str) -> None:
+def test_the_verbs_show_a_weight_version_with_any_annotations(retry, traceparent):
     with pytest.MonkeyPatch.context() as patch:
         for verb in ("status", "history", "explain", "retry"):
             there = Recorded("applied")

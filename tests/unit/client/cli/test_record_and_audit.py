@@ -1,7 +1,5 @@
 """Replies as records, and the labels of records against the versions that the fleet has pinned."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path
@@ -46,7 +44,7 @@ def fleet() -> FakeObjects:
     return objects
 
 
-def test_records_are_what_the_workers_audit_reads(tmp_path: Path) -> None:
+def test_records_are_what_the_workers_audit_reads(tmp_path):
     code, file, _ = recorded(tmp_path, reply(), reply("7", run_id="run-8"))
 
     assert code == 0
@@ -57,13 +55,13 @@ def test_records_are_what_the_workers_audit_reads(tmp_path: Path) -> None:
     assert records[0].logprobs == (-0.5, -0.25)
 
 
-def test_records_have_their_golden_text(tmp_path: Path) -> None:
+def test_records_have_their_golden_text(tmp_path):
     _, file, _ = recorded(tmp_path, reply())
 
     golden(file.read_text(), "record.txt")
 
 
-def test_an_incomplete_reply_is_named_and_the_others_are_recorded(tmp_path: Path) -> None:
+def test_an_incomplete_reply_is_named_and_the_others_are_recorded(tmp_path):
     without = reply()
     del without["prompt_token_ids"]
     code, file, errors = recorded(tmp_path, reply(), without, [1], reply())
@@ -87,8 +85,8 @@ def test_an_incomplete_reply_is_named_and_the_others_are_recorded(tmp_path: Path
     ids=["agree", "other bytes", "no digest", "collective", "unknown", "another run"],
 )
 def test_labels_are_compared_with_the_digests_of_the_fleet(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, replies: Any, code: int, words: str
-) -> None:
+    monkeypatch, tmp_path, replies, code, words
+):
     _, file, _ = recorded(tmp_path, *replies)
 
     ended, out, errors = run(monkeypatch, fleet(), "audit", str(file), "policy")
@@ -98,9 +96,7 @@ def test_labels_are_compared_with_the_digests_of_the_fleet(
 
 
 @pytest.mark.parametrize("situation", ["external", "applied"])
-def test_the_labels_of_a_fleet_have_their_golden_text(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, situation: str
-) -> None:
+def test_the_labels_of_a_fleet_have_their_golden_text(monkeypatch, tmp_path, situation):
     objects = Recorded(situation)
     (pin,) = (one for one in present(objects.fleet)["status"]["pinned"] if one["version"] == "2")
     digest = pin["digest"].removeprefix("sha256:")[:12]
@@ -112,9 +108,7 @@ def test_the_labels_of_a_fleet_have_their_golden_text(
     golden(out, "audit.txt")
 
 
-def test_a_version_from_two_directories_may_have_two_digests(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_version_from_two_directories_may_have_two_digests(monkeypatch, tmp_path):
     """In a fleet that a trainer drives, a directory names the run."""
     objects = fleet()
     (first, _) = present(objects.fleet)["status"]["pinned"]
@@ -129,9 +123,7 @@ def test_a_version_from_two_directories_may_have_two_digests(
     assert sorted(results) == ["fail", "ok", "ok"]
 
 
-def test_labels_of_adapters_are_reported_as_not_compared(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_labels_of_adapters_are_reported_as_not_compared(monkeypatch, tmp_path):
     _, file, _ = recorded(tmp_path, reply(adapter="7"))
 
     code, out, _ = run(monkeypatch, fleet(), "audit", str(file), "-o", "json")
@@ -140,7 +132,7 @@ def test_labels_of_adapters_are_reported_as_not_compared(
     assert [c["result"] for c in json.loads(out)["items"]] == ["warn"]
 
 
-def test_choices_that_are_not_objects_are_refused(tmp_path: Path) -> None:
+def test_choices_that_are_not_objects_are_refused(tmp_path):
     code, file, error = recorded(tmp_path, {"choices": [5]}, reply())
 
     assert code != 0
@@ -149,9 +141,7 @@ def test_choices_that_are_not_objects_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "not json\n", '{"prompt_token_ids": [1]}\n'])
-def test_a_file_without_records_proves_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
-) -> None:
+def test_a_file_without_records_proves_nothing(monkeypatch, tmp_path, text):
     file = tmp_path / "records.jsonl"
     file.write_text(text)
 

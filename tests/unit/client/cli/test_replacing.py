@@ -1,7 +1,5 @@
 """`rlfleet restart`, `drain` and `version`."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -24,9 +22,7 @@ DEPLOYMENTS = "/apis/apps/v1/deployments"
         ({"type": "OnDelete"}, "OnDelete"),
     ],
 )
-def test_restart_marks_the_time_and_says_when_workers_are_replaced(
-    monkeypatch: pytest.MonkeyPatch, update: dict[str, Any], words: str
-) -> None:
+def test_restart_marks_the_time_and_says_when_workers_are_replaced(monkeypatch, update, words):
     objects = Recorded("applied")
     sent = []
 
@@ -45,7 +41,7 @@ def test_restart_marks_the_time_and_says_when_workers_are_replaced(
         golden(out, "restart.txt")
 
 
-def test_drain_evicts_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drain_evicts_a_worker(monkeypatch):
     objects = of_pod({"rlfleet.dev/fleet": "policy"})
     objects.answers[f"POST {EVICTION}"] = {}
 
@@ -62,7 +58,7 @@ def test_drain_evicts_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     golden(out, "drain.txt")
 
 
-def test_drain_evicts_no_pod_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drain_evicts_no_pod_of_others(monkeypatch):
     objects = of_pod({"app": "database"})
 
     code, _, err = run(monkeypatch, objects, "drain", "policy-1")
@@ -72,7 +68,7 @@ def test_drain_evicts_no_pod_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"POST {EVICTION}" not in [request for request, _ in objects.requests]
 
 
-def test_a_disruption_budget_holds_a_drain_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disruption_budget_holds_a_drain_back(monkeypatch):
     objects = of_pod({"rlfleet.dev/fleet": "policy"})
     objects.answers[f"POST {EVICTION}"] = Unavailable("the disruption budget needs 3 healthy pods")
 
@@ -87,9 +83,7 @@ def test_a_disruption_budget_holds_a_drain_back(monkeypatch: pytest.MonkeyPatch)
         (NotFound("no"), "may not list"),
     ],
 )
-def test_version_says_which_operator_runs(
-    monkeypatch: pytest.MonkeyPatch, answer: Any, words: str
-) -> None:
+def test_version_says_which_operator_runs(monkeypatch, answer, words):
     objects = Recorded("applied")
     objects.answers |= {"GET /version": {"gitVersion": "v1.36.3"}, f"GET {DEPLOYMENTS}": answer}
 
@@ -100,9 +94,7 @@ def test_version_says_which_operator_runs(
     assert words in out
 
 
-def test_without_a_cluster_version_has_that_of_the_program(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_cluster_version_has_that_of_the_program(monkeypatch):
     objects = Recorded("applied")
     objects.answers["GET /version"] = Forbidden("no")
 
@@ -113,7 +105,7 @@ def test_without_a_cluster_version_has_that_of_the_program(
     assert "no" in err
 
 
-def test_version_names_images_of_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_names_images_of_operators(monkeypatch):
     objects = Recorded("applied")
     deployment = {
         "metadata": {"name": "rlfleet", "namespace": "rlfleet-system"},

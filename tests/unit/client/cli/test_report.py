@@ -1,12 +1,9 @@
 """`rlfleet report`: a page that needs nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import escape
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from tests.support.cli import SITUATIONS, Recorded, golden, run
@@ -37,9 +34,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_the_page_has_the_facts_of_the_rollout(
-    monkeypatch: pytest.MonkeyPatch, situation: str
-) -> None:
+def test_the_page_has_the_facts_of_the_rollout(monkeypatch, situation):
     code, out, _ = run(monkeypatch, Recorded(situation), "report")
 
     assert code == 0
@@ -48,9 +43,7 @@ def test_the_page_has_the_facts_of_the_rollout(
     golden("\n".join(page.texts), f"report.{situation}.txt")
 
 
-def test_on_a_phone_each_cell_of_a_table_with_messages_has_its_column(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_a_phone_each_cell_of_a_table_with_messages_has_its_column(monkeypatch):
     _, out, _ = run(monkeypatch, Recorded("stalled"), "report")
 
     tables = [part for part in out.split("<table>") if "<th>Message</th>" in part]
@@ -63,7 +56,7 @@ def test_on_a_phone_each_cell_of_a_table_with_messages_has_its_column(
         assert "<td>" not in rows
 
 
-def test_the_page_has_the_bytes_that_workers_have_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_the_bytes_that_workers_have_read(monkeypatch):
     reads = {"bytes": 3_200_000_000, "workers": 1, "peerBytes": 48_000_000_000, "peerWorkers": 3}
     reads |= {"publishedBytes": 320_000_000, "sizeBytes": 16_000_000_000}
     _, out, _ = run(monkeypatch, Recorded("applied", storeReads=reads), "report")
@@ -73,7 +66,7 @@ def test_the_page_has_the_bytes_that_workers_have_read(monkeypatch: pytest.Monke
     assert "0.32 GB, 2.0% of the weights" in Page(out).texts
 
 
-def test_the_page_has_the_way_of_the_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_the_way_of_the_loads(monkeypatch):
     why = "policy-2: more than 5% of the elements have changed"
     effect = {"version": "2", "inPlaceWorkers": 31, "fullWorkers": 1, "whyFull": why}
     _, out, _ = run(monkeypatch, Recorded("applied", effect=effect), "report")
@@ -82,9 +75,7 @@ def test_the_page_has_the_way_of_the_loads(monkeypatch: pytest.MonkeyPatch) -> N
     assert {"by 31 workers", "by 1 worker", f"A load was a full one: {why}"} <= {*texts}
 
 
-def test_the_page_has_the_bytes_that_a_collector_has_freed_and_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_page_has_the_bytes_that_a_collector_has_freed_and_kept(monkeypatch):
     objects = Recorded("applied")
     said = ["deleted 1 version (16 GB)", "deleted 2 versions (32 GB); 5 versions (80 GB) stay"]
     events = [
@@ -97,13 +88,13 @@ def test_the_page_has_the_bytes_that_a_collector_has_freed_and_kept(
     assert f"2026-01-02T00:00:00Z: {said[1]}" in Page(out).texts
 
 
-def test_the_page_loads_no_other_resource(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_loads_no_other_resource(monkeypatch):
     _, out, _ = run(monkeypatch, Recorded("stalled"), "report")
 
     assert re.findall(r"(?:src|href)=|url\(|https?://|<script", out) == []
 
 
-def test_the_timeline_is_drawn_to_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_timeline_is_drawn_to_scale(monkeypatch):
     timings = {"stageSeconds": 6.0, "pauseSeconds": 1.0, "loadSeconds": 2.0, "resumeSeconds": 1.0}
 
     _, out, _ = run(monkeypatch, Recorded("applied", timings=timings), "report")
@@ -115,7 +106,7 @@ def test_the_timeline_is_drawn_to_scale(monkeypatch: pytest.MonkeyPatch) -> None
     ]  # fmt: skip
 
 
-def test_text_from_the_cluster_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_from_the_cluster_is_escaped(monkeypatch):
     objects = Recorded("applied")
     bad = condition("Stalled", "WorkersFailing", 2, message="<img src=x> & more")
     assert objects.weights is not None
@@ -127,7 +118,7 @@ def test_text_from_the_cluster_is_escaped(monkeypatch: pytest.MonkeyPatch) -> No
     assert "&lt;img src=x&gt; &amp; more" in out
 
 
-def test_a_rollout_that_has_not_started_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollout_that_has_not_started_has_a_page(monkeypatch):
     objects = Recorded("applied")
     assert objects.weights is not None
     objects.weights["status"] = {}
@@ -139,7 +130,7 @@ def test_a_rollout_that_has_not_started_has_a_page(monkeypatch: pytest.MonkeyPat
         assert words in out
 
 
-def test_the_page_is_written_to_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_page_is_written_to_a_file(monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "1000")  # Typer draws a frame, which cuts words
     file = tmp_path / "report.html"
 
@@ -157,8 +148,8 @@ def test_the_page_is_written_to_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_a_report_begins_with_the_sentence_of_explain_where_something_is_stalled(
-    monkeypatch: pytest.MonkeyPatch, situation: str
-) -> None:
+    monkeypatch, situation
+):
     objects = Recorded(situation)
     _, out, _ = run(monkeypatch, objects, "report")
     code, said, _ = run(monkeypatch, objects, "explain", "--output", "json")

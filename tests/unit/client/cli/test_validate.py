@@ -1,7 +1,5 @@
 """`rlfleet validate`: the dry run, and each rule of our own."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path
@@ -76,7 +74,7 @@ def rules(checks: list[dict[str, Any]]) -> list[str]:
     return [one["rule"] for one in checks if one["result"] == "fail"]
 
 
-def test_valid_manifests_pass(validate) -> None:
+def test_valid_manifests_pass(validate):
     code, checks = validate(Cluster(), fleet(), weights(), {"kind": "Service", "apiVersion": "v1"})
 
     assert code == 0
@@ -86,7 +84,7 @@ def test_valid_manifests_pass(validate) -> None:
     assert {one["rule"] for one in checks} == {"", "RunMissing"}
 
 
-def test_the_result_has_its_golden_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_result_has_its_golden_text(monkeypatch, tmp_path):
     (tmp_path / "objects.yaml").write_text(
         yaml.safe_dump_all([fleet(), weights(), weights("other", source={"path": "/x"})])
     )
@@ -98,7 +96,7 @@ def test_the_result_has_its_golden_text(monkeypatch: pytest.MonkeyPatch, tmp_pat
     golden(out, "validate.txt")
 
 
-def test_the_directory_of_the_model_is_always_allowed(validate) -> None:
+def test_the_directory_of_the_model_is_always_allowed(validate):
     assert validate(Cluster(), weights(source={"path": "/models/base"}))[0] == 0
 
 
@@ -142,7 +140,7 @@ BROKEN: dict[str, tuple[list[dict[str, Any]], str, str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_rule_is_named_with_its_object_and_its_remedy(validate, case: str) -> None:
+def test_a_broken_rule_is_named_with_its_object_and_its_remedy(validate, case):
     objects, rule, words = BROKEN[case]
 
     code, checks = validate(Cluster(), *copy.deepcopy(objects))
@@ -155,7 +153,7 @@ def test_a_broken_rule_is_named_with_its_object_and_its_remedy(validate, case: s
     assert broken["file"].endswith("objects.yaml")
 
 
-def test_a_change_of_a_fleet_is_checked_against_its_weightversions(validate) -> None:
+def test_a_change_of_a_fleet_is_checked_against_its_weightversions(validate):
     objects = [fleet(weights={"roots": ["/elsewhere"]})]
 
     code, checks = validate(Cluster(), *objects)
@@ -175,8 +173,8 @@ def test_a_change_of_a_fleet_is_checked_against_its_weightversions(validate) -> 
     ],
 )
 def test_a_digest_decides_whether_a_version_names_its_files(
-    validate, path: str, is_pinned_digest: bool, is_taken: bool
-) -> None:
+    validate, path, is_pinned_digest, is_taken
+):
     cluster = Cluster()
     (pinned,) = [pin for pin in cluster.fleet["status"]["pinned"] if pin["version"] == "2"]
     digest = pinned["digest"] if is_pinned_digest else f"sha256:{'0' * 64}"
@@ -187,7 +185,7 @@ def test_a_digest_decides_whether_a_version_names_its_files(
     assert ("VersionReused" in [one["rule"] for one in checks]) is not is_taken
 
 
-def test_a_version_may_name_the_commit_of_its_branch(validate) -> None:
+def test_a_version_may_name_the_commit_of_its_branch(validate):
     cluster = Cluster()
     (pin,) = [pin for pin in cluster.fleet["status"]["pinned"] if pin["version"] == "2"]
     branch = {"huggingFace": {"repo": "org/model", "revision": "main"}}
@@ -199,7 +197,7 @@ def test_a_version_may_name_the_commit_of_its_branch(validate) -> None:
     assert validate(cluster, weights(version="2", source=other))[0] == CHECKS_FAILED
 
 
-def test_a_version_of_an_adapter_is_compared_with_the_pins_of_that_adapter(validate) -> None:
+def test_a_version_of_an_adapter_is_compared_with_the_pins_of_that_adapter(validate):
     cluster = Cluster()
     pin = {"version": "3", "digest": f"sha256:{'1' * 64}", "source": {"path": "/weights/old"}}
     cluster.fleet["status"]["pinnedAdapters"] = [pin | {"adapter": "math"}]
@@ -226,8 +224,8 @@ SKIPPED = "some validation rules were not checked because the object was invalid
     ],
 )  # fmt: skip
 def test_a_refusal_of_the_api_server_gets_the_command_that_explains_the_field(
-    validate, said: str, field: str, is_unquoted: bool
-) -> None:
+    validate, said, field, is_unquoted
+):
     cluster = Cluster()
     cluster.refusals["policy"] = Refused("?", "BadRequest", said)
 
@@ -252,9 +250,7 @@ def test_a_refusal_of_the_api_server_gets_the_command_that_explains_the_field(
     ],
     ids=lambda v: type(v).__name__ if isinstance(v, Exception) else v,
 )  # fmt: skip
-def test_the_answer_of_a_dry_run_is_reported(
-    validate, error: Exception, result: str, rule: str
-) -> None:
+def test_the_answer_of_a_dry_run_is_reported(validate, error, result, rule):
     cluster = Cluster()
     cluster.refusals["policy"] = error
 
@@ -266,9 +262,7 @@ def test_the_answer_of_a_dry_run_is_reported(
     assert code == (CHECKS_FAILED if result == "fail" else 0)
 
 
-def test_directories_lists_and_invalid_files_are_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_directories_lists_and_invalid_files_are_read(monkeypatch, tmp_path):
     listed = {"apiVersion": "v1", "kind": "List", "items": [fleet(), weights()]}
     (tmp_path / "a.json").write_text(json.dumps(listed))
     (tmp_path / "b.yaml").write_text("kind: [")
@@ -282,9 +276,7 @@ def test_directories_lists_and_invalid_files_are_read(
     assert lines == ["fail", "→", "fail", "→", "ok", "ok", "warn", "→"]
 
 
-def test_files_without_our_resources_are_reported(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_files_without_our_resources_are_reported(monkeypatch, tmp_path):
     (tmp_path / "a.yaml").write_text("kind: Service\napiVersion: v1\n")
 
     code, _, err = run(monkeypatch, Cluster(), "validate", str(tmp_path))
@@ -293,9 +285,7 @@ def test_files_without_our_resources_are_reported(
     assert "no object of rlfleet.dev" in err
 
 
-def test_without_an_answer_the_dry_run_ends(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_an_answer_the_dry_run_ends(monkeypatch, tmp_path):
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(weights()))
     cluster = Cluster()
     cluster.refusals["policy"] = Unavailable("the API server does not answer")
@@ -323,17 +313,13 @@ def test_without_an_answer_the_dry_run_ends(
         ),
     ],
 )
-def test_values_of_any_type_are_checked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, code: int
-) -> None:
+def test_values_of_any_type_are_checked(monkeypatch, tmp_path, text, code):
     (tmp_path / "a.yaml").write_text(text)
 
     assert run(monkeypatch, Cluster(), "validate", str(tmp_path))[0] == code
 
 
-def test_a_fleet_that_the_api_server_refuses_is_not_looked_into(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_fleet_that_the_api_server_refuses_is_not_looked_into(monkeypatch, tmp_path):
     wrong = fleet()
     wrong["spec"]["model"]["source"] = "x"
     (tmp_path / "a.yaml").write_text(yaml.safe_dump_all([wrong, weights()]))
@@ -347,7 +333,7 @@ def test_a_fleet_that_the_api_server_refuses_is_not_looked_into(
     assert [c["rule"] for c in json.loads(out)["items"] if c["result"] == "fail"] == ["Invalid"]
 
 
-def test_an_unknown_flag_of_the_engine_is_a_warning(validate) -> None:
+def test_an_unknown_flag_of_the_engine_is_a_warning(validate):
     flags = fleet(engine={"args": ["--max-modl-len", "4096", "--dtype", "bfloat16"]})
     code, checks = validate(Cluster(), flags)
 
@@ -358,5 +344,5 @@ def test_an_unknown_flag_of_the_engine_is_a_warning(validate) -> None:
 
 
 @pytest.mark.parametrize("engine", [7, {"args": 7}, {"args": [7, None]}])
-def test_an_engine_of_another_shape_is_judged_by_the_api_server(validate, engine: object) -> None:
+def test_an_engine_of_another_shape_is_judged_by_the_api_server(validate, engine):
     assert validate(Cluster(), fleet(engine=engine))[0] == 0

@@ -1,7 +1,5 @@
 """`rlfleet validate`: mistakes in one object that cost hours of GPUs, and that the cluster takes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +36,7 @@ def broken(spec: dict[str, Any], *sizes: int) -> list[tuple[str, str]]:
         ({"args": ["--data-parallel-size", "2"]}, 2, []),
     ],
 )
-def test_gpus_are_counted_against_the_sizes_of_the_engine(
-    engine: dict[str, Any], gpus: Any, expected: list[tuple[str, str]]
-) -> None:
+def test_gpus_are_counted_against_the_sizes_of_the_engine(engine, gpus, expected):
     assert broken({"engine": engine, "resources": resources(**{GPUS: gpus})}) == expected
 
 
@@ -68,9 +64,7 @@ def test_gpus_are_counted_against_the_sizes_of_the_engine(
         ),
     ],
 )
-def test_a_worker_without_a_gpu_is_a_warning_unless_it_has_another_device(
-    spec: dict[str, Any], expected: list[tuple[str, str]]
-) -> None:
+def test_a_worker_without_a_gpu_is_a_warning_unless_it_has_another_device(spec, expected):
     assert broken(spec) == expected
 
 
@@ -86,16 +80,14 @@ def test_a_worker_without_a_gpu_is_a_warning_unless_it_has_another_device(
         ("32Gi", {"stagingMemory": 1000}, 15 * 10**9, [("warn", "TooLittleMemory")]),
     ],
 )
-def test_memory_is_compared_with_the_model(
-    memory: str, weights: Any, checkpoint: int | None, expected: list[tuple[str, str]]
-) -> None:
+def test_memory_is_compared_with_the_model(memory, weights, checkpoint, expected):
     spec = {"resources": resources(**{GPUS: 1, "memory": memory}), "weights": weights}
     sizes = [checkpoint] if checkpoint else []
 
     assert broken(spec, *sizes) == expected
 
 
-def test_only_the_limit_of_the_memory_bounds_a_worker_and_the_overlay_may_set_another() -> None:
+def test_only_the_limit_of_the_memory_bounds_a_worker_and_the_overlay_may_set_another():
     gpu = {"limits": {GPUS: 1}}
     raised = [{"name": "worker", "resources": {"limits": {"memory": "64Gi"}}}]
 
@@ -104,7 +96,7 @@ def test_only_the_limit_of_the_memory_bounds_a_worker_and_the_overlay_may_set_an
     assert broken(spec | {"podOverlay": {"spec": {"containers": raised}}}) == []
 
 
-def test_the_size_of_a_model_is_read_where_this_machine_sees_it(validate, tmp_path: Path) -> None:
+def test_the_size_of_a_model_is_read_where_this_machine_sees_it(validate, tmp_path):
     model = tmp_path / "model"
     model.mkdir()
     with (model / "model.safetensors").open("wb") as file:
@@ -137,13 +129,11 @@ def test_the_size_of_a_model_is_read_where_this_machine_sees_it(validate, tmp_pa
         ),
     ],
 )
-def test_a_template_has_the_placeholder_of_the_version_and_a_run(
-    spec: dict[str, Any], expected: list[tuple[str, str]]
-) -> None:
+def test_a_template_has_the_placeholder_of_the_version_and_a_run(spec, expected):
     assert [(one.result.value, one.rule) for one in of_weights(spec)] == expected
 
 
-def test_every_rule_has_its_row_on_the_page_and_a_remedy() -> None:
+def test_every_rule_has_its_row_on_the_page_and_a_remedy():
     page = (Path(__file__).parents[4] / "docs/how-to/use-the-cli.md").read_text()
     found = [
         *of_fleet(
@@ -177,7 +167,7 @@ def test_every_rule_has_its_row_on_the_page_and_a_remedy() -> None:
         max_leaves=12,
     )
 )  # fmt: skip
-def test_a_spec_of_any_shape_can_be_checked(spec: Any) -> None:
+def test_a_spec_of_any_shape_can_be_checked(spec):
     assert all(isinstance(one.result, Result) for one in (*of_fleet(spec), *of_weights(spec)))
 
 
@@ -217,7 +207,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("case", NAMES)
-def test_an_object_that_a_fleet_names_and_nothing_has_is_named(validate, case: str) -> None:
+def test_an_object_that_a_fleet_names_and_nothing_has_is_named(validate, case):
     spec, rule, name, _ = NAMES[case]
 
     code, checks = validate(Cluster(), fleet(**spec))
@@ -230,7 +220,7 @@ def test_an_object_that_a_fleet_names_and_nothing_has_is_named(validate, case: s
 
 
 @pytest.mark.parametrize("case", NAMES)
-def test_an_object_of_the_files_or_of_the_cluster_is_there(validate, case: str) -> None:
+def test_an_object_of_the_files_or_of_the_cluster_is_there(validate, case):
     spec, _, name, kind = NAMES[case]
     given = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}}
     assert validate(Cluster(), given, fleet(**spec))[0] == 0
@@ -253,8 +243,8 @@ def test_an_object_of_the_files_or_of_the_cluster_is_there(validate, case: str) 
     ],
 )  # fmt: skip
 def test_a_secret_that_a_controller_makes_from_an_object_of_the_files_is_there(
-    validate, version: str, kind: str, spec: dict[str, Any], secret: str
-) -> None:
+    validate, version, kind, spec, secret
+):
     maker = {"apiVersion": version, "kind": kind, "metadata": {"name": "maker"}, "spec": spec}
     pulls = fleet(pod={"imagePullSecrets": [{"name": secret}]})
 
@@ -265,7 +255,7 @@ def test_a_secret_that_a_controller_makes_from_an_object_of_the_files_is_there(
     assert validate(Cluster(), other_group, pulls)[0] == CHECKS_FAILED
 
 
-def test_an_object_that_may_be_missing_or_cannot_be_seen_fails_no_check(validate) -> None:
+def test_an_object_that_may_be_missing_or_cannot_be_seen_fails_no_check(validate):
     optional = {
         "name": "A",
         "valueFrom": {"secretKeyRef": {"name": "a", "key": "k", "optional": True}},
@@ -282,7 +272,7 @@ def test_an_object_that_may_be_missing_or_cannot_be_seen_fails_no_check(validate
 # --- what the API server says ---------------------------------------------------------------------
 
 
-def test_a_field_of_the_overlay_that_no_pod_has_is_named(validate) -> None:
+def test_a_field_of_the_overlay_that_no_pod_has_is_named(validate):
     cluster = Cluster()
     said = 'Pod in version "v1" cannot be handled: strict decoding error: unknown field "spec.nodeSelectr"'
     cluster.answers[f"POST {CORE}/pods"] = Refused("?", "BadRequest", said)
@@ -306,9 +296,7 @@ def test_a_field_of_the_overlay_that_no_pod_has_is_named(validate) -> None:
         (Forbidden("pods is forbidden; grant it"), ["warn"]),
     ],
 )
-def test_an_overlay_is_a_fragment_so_only_unknown_fields_count(
-    validate, error: Exception, results: list[str]
-) -> None:
+def test_an_overlay_is_a_fragment_so_only_unknown_fields_count(validate, error, results):
     cluster = Cluster()
     cluster.answers[f"POST {CORE}/pods"] = error
 
@@ -318,7 +306,7 @@ def test_an_overlay_is_a_fragment_so_only_unknown_fields_count(
     assert [one["result"] for one in checks if one["rule"]] == results
 
 
-def test_a_wrong_type_has_the_words_of_a_creation(validate) -> None:
+def test_a_wrong_type_has_the_words_of_a_creation(validate):
     """Those of an apply are for programs: `expected string, got &value.valueUnstructured{Value:43}`."""
     cluster = Cluster()
     cluster.refusals["policy"] = Unavailable(

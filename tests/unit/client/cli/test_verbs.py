@@ -1,7 +1,5 @@
 """Each verb on objects that the operator's runtime wrote on a fake cluster, against a golden text."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json
@@ -67,16 +65,14 @@ SCREENS = [there for there in SITUATIONS if there != "orphaned"]
 
 
 @pytest.mark.parametrize(("command", "situation"), CASES, ids=lambda v: v)
-def test_a_verb_prints_its_golden_text(
-    monkeypatch: pytest.MonkeyPatch, command: str, situation: str
-) -> None:
+def test_a_verb_prints_its_golden_text(monkeypatch, command, situation):
     code, out, err = run(monkeypatch, Recorded(situation), *command.split())
 
     end = f"{' '.join(err.split())}\nexit code {code}\n" if code else ""
     golden(out + end, f"{command.replace(' ', '_')}.{situation}.txt")
 
 
-def test_every_golden_text_belongs_to_a_case() -> None:
+def test_every_golden_text_belongs_to_a_case():
     assert {f.name for f in GOLDEN.iterdir() if f.is_file()} == {
         *(f"{command.replace(' ', '_')}.{situation}.txt" for command, situation in CASES),
         *(f"{kind}.{there}.txt" for kind in ("screen", "dashboard") for there in SCREENS),
@@ -97,7 +93,7 @@ def test_every_golden_text_belongs_to_a_case() -> None:
     }
 
 
-def test_every_verb_has_a_golden_text() -> None:
+def test_every_verb_has_a_golden_text():
     verbs = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
 
     assert verbs - {re.split(r"[._]", f.name)[0] for f in GOLDEN.iterdir()} == set()
@@ -106,7 +102,7 @@ def test_every_verb_has_a_golden_text() -> None:
 # --- changes --------------------------------------------------------------------------------------
 
 
-def test_publish_waits_for_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publish_waits_for_the_outcome(monkeypatch):
     objects = FakeObjects()
 
     code, out, _ = run(monkeypatch, objects, "publish", "43", "--path", "/weights/x", "--wait")
@@ -118,16 +114,14 @@ def test_publish_waits_for_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     assert present(objects.weights)["spec"]["source"]["path"] == "/weights/x"
 
 
-def test_publish_returns_at_once_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publish_returns_at_once_by_default(monkeypatch):
     objects = FakeObjects(obeys=False)
 
     assert run(monkeypatch, objects, "publish", "43", "policy")[0] == 0
     assert present(objects.weights)["spec"]["version"] == "43"
 
 
-def test_publish_names_the_files_of_another_version_only_if_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_publish_names_the_files_of_another_version_only_if_asked(monkeypatch):
     objects = FakeObjects(source={"path": "/weights/step_42"})
 
     code, _, err = run(monkeypatch, objects, "publish", "43")
@@ -138,7 +132,7 @@ def test_publish_names_the_files_of_another_version_only_if_asked(
     assert run(monkeypatch, objects, "publish", "43", "--same-files")[0] == 0
 
 
-def test_publish_says_in_yellow_that_nothing_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publish_says_in_yellow_that_nothing_has_changed(monkeypatch):
     objects = FakeObjects(obeys=False)
     same = condition("WeightsUnchanged", "SameFiles", 2, message="42 has the same digest")
     objects.script.append(lambda: objects.apply(conditions=[same]))
@@ -153,9 +147,7 @@ def test_publish_says_in_yellow_that_nothing_has_changed(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "command", [["publish", "43", "--wait"], ["explain"], ["explain", "-o", "json"]], ids=str
 )
-def test_the_remarks_of_a_version_are_shown(
-    monkeypatch: pytest.MonkeyPatch, command: list[str]
-) -> None:
+def test_the_remarks_of_a_version_are_shown(monkeypatch, command):
     objects = FakeObjects(obeys=False)
     said = condition("Remarks", "IgnoredOrCast", 2, message="the end tokens are ignored")
     if command[0] == "publish":
@@ -171,9 +163,7 @@ def test_the_remarks_of_a_version_are_shown(
 
 
 @pytest.mark.parametrize("verb", ["publish 43", "rollback 41", "undo"])
-def test_files_that_no_worker_finds_end_the_wait(
-    monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
+def test_files_that_no_worker_finds_end_the_wait(monkeypatch, verb):
     def fleet() -> FakeObjects:
         objects = FakeObjects(obeys=False)
         absent = condition("Ready", "WaitingForCheckpoint", 2, status="False")
@@ -186,9 +176,7 @@ def test_files_that_no_worker_finds_end_the_wait(
     assert run(monkeypatch, fleet(), *verb.split(), *waits)[0] == EXIT_CODES[TimedOut]
 
 
-def test_rollback_to_a_version_that_never_was_is_not_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rollback_to_a_version_that_never_was_is_not_found(monkeypatch):
     objects = FakeObjects()
 
     code, _, err = run(monkeypatch, objects, "rollback", "99")
@@ -198,14 +186,14 @@ def test_rollback_to_a_version_that_never_was_is_not_found(
     assert objects.weights["spec"]["version"] == "42"
 
 
-def test_publish_begins_in_the_trace_of_its_option(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publish_begins_in_the_trace_of_its_option(monkeypatch):
     objects, span = FakeObjects(), f"00-{'a' * 32}-{'b' * 16}-01"
 
     assert run(monkeypatch, objects, "publish", "43", "--traceparent", span)[0] == 0
     assert present(objects.weights)["metadata"]["annotations"] == {"rlfleet.dev/traceparent": span}
 
 
-def test_publish_creates_the_object(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publish_creates_the_object(monkeypatch):
     objects = FakeObjects()
     objects.delete()
 
@@ -217,7 +205,7 @@ def test_publish_creates_the_object(monkeypatch: pytest.MonkeyPatch) -> None:
     assert present(objects.weights)["spec"]["fleetRef"] == {"name": "policy"}
 
 
-def test_a_refused_version_exits_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_version_exits_with_its_reason(monkeypatch):
     objects = FakeObjects(obeys=False)
     objects.script.append(lambda: objects.stall("CheckpointTruncated"))
 
@@ -227,15 +215,13 @@ def test_a_refused_version_exits_with_its_reason(monkeypatch: pytest.MonkeyPatch
     assert "CheckpointTruncated" in err
 
 
-def test_a_slow_rollout_exits_with_the_timeout_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_rollout_exits_with_the_timeout_code(monkeypatch):
     objects = FakeObjects(obeys=False)
 
     assert run(monkeypatch, objects, "publish", "43", "--wait", "--timeout", "5")[0] == 4
 
 
-def test_rollback_retry_suspend_and_resume_patch_the_object(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rollback_retry_suspend_and_resume_patch_the_object(monkeypatch):
     objects, digest = FakeObjects(), f"sha256:{'41' * 32}"
     assert objects.weights is not None
 
@@ -250,7 +236,7 @@ def test_rollback_retry_suspend_and_resume_patch_the_object(
     assert objects.weights["spec"]["suspend"] is False
 
 
-def test_a_change_prints_its_outcome_as_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_prints_its_outcome_as_data(monkeypatch):
     objects = FakeObjects()
 
     _, published, _ = run(monkeypatch, objects, "publish", "43", "--wait", "-o", "json")
@@ -268,7 +254,7 @@ def test_a_change_prints_its_outcome_as_data(monkeypatch: pytest.MonkeyPatch) ->
 # --- pods and writers -----------------------------------------------------------------------------
 
 
-def test_a_pod_is_shown_with_its_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_is_shown_with_its_problem(monkeypatch):
     objects = Recorded("applied")
     quarantined, draining, waiting, gone = objects.pods
     quarantined["metadata"]["annotations"] = {"rlfleet.dev/quarantine": "{}"}
@@ -293,7 +279,7 @@ def test_a_pod_is_shown_with_its_problem(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [one["restarts"] for one in pods] == [0, 0, 3, 0]
 
 
-def test_workers_are_shown_without_the_right_to_list_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_shown_without_the_right_to_list_pods(monkeypatch):
     objects = Recorded("applied")
     objects.answers[f"GET {PODS}"] = Forbidden("pods is forbidden")
 
@@ -304,9 +290,7 @@ def test_workers_are_shown_without_the_right_to_list_pods(monkeypatch: pytest.Mo
     assert "pods is forbidden" in err
 
 
-def test_history_has_the_outcome_and_the_writer_of_every_rollout(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_history_has_the_outcome_and_the_writer_of_every_rollout(monkeypatch):
     objects = FakeObjects()
     began = {"startedAt": "2026-11-27T10:00:00Z", "totalSeconds": 4.5}
     refused = {
@@ -335,9 +319,7 @@ def test_history_has_the_outcome_and_the_writer_of_every_rollout(
 # --- watch ----------------------------------------------------------------------------------------
 
 
-def test_watch_prints_each_change_until_the_version_is_applied(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_watch_prints_each_change_until_the_version_is_applied(monkeypatch):
     objects = FakeObjects(obeys=False)
     objects.desire(version="43")
     acts = [lambda: objects.look("Loading"), lambda: None, objects.apply]
@@ -350,7 +332,7 @@ def test_watch_prints_each_change_until_the_version_is_applied(
     assert phases == ["not seen yet", "Loading", "Applied"]
 
 
-def test_watch_ends_when_the_weight_version_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_ends_when_the_weight_version_is_deleted(monkeypatch):
     objects = FakeObjects(obeys=False)
     objects.desire(version="43")
     objects.look("Loading")
@@ -364,9 +346,7 @@ def test_watch_ends_when_the_weight_version_is_deleted(monkeypatch: pytest.Monke
     assert "'policy'" in err
 
 
-def test_watch_takes_a_refusal_from_before_a_retry_for_an_old_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_watch_takes_a_refusal_from_before_a_retry_for_an_old_one(monkeypatch):
     objects = FakeObjects(obeys=False)
     objects.desire(version="43")
     objects.stall("FailureBudgetExceeded")
@@ -378,7 +358,7 @@ def test_watch_takes_a_refusal_from_before_a_retry_for_an_old_one(
     assert acts == []
 
 
-def test_watch_ends_with_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_ends_with_a_refusal(monkeypatch):
     code, out, err = run(monkeypatch, Recorded("stalled"), "watch", "--until-applied")
 
     assert code == 3
@@ -387,9 +367,7 @@ def test_watch_ends_with_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("situation", SCREENS)
-def test_the_screen_of_watch_has_its_golden_text(
-    monkeypatch: pytest.MonkeyPatch, situation: str
-) -> None:
+def test_the_screen_of_watch_has_its_golden_text(monkeypatch, situation):
     objects = Recorded(situation)
     weights = [WeightVersion.model_validate(objects.weights)] if objects.weights else []
     found = fleet_view(InferenceFleet.model_validate(objects.fleet), weights, objects.moment)
@@ -399,7 +377,7 @@ def test_the_screen_of_watch_has_its_golden_text(
     golden(console.export_text(), f"screen.{situation}.txt")
 
 
-def test_a_large_fleet_is_drawn_to_scale() -> None:
+def test_a_large_fleet_is_drawn_to_scale():
     lines = list(grid(WorkerCounts(total=5000, serving=4999, broken=1)))
 
     assert sum(line.plain.count("■") for line in lines) == 1000
@@ -409,30 +387,24 @@ def test_a_large_fleet_is_drawn_to_scale() -> None:
 # --- what goes wrong ------------------------------------------------------------------------------
 
 
-def test_a_wrong_name_suggests_similar_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, _, err = run(monkeypatch, FakeObjects(), "history", "polcy")
-
-    assert code == 6
-    assert "did you mean policy?" in err
-
-
-def test_the_name_of_a_fleet_means_its_base_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_fleet_means_its_base_weights(monkeypatch):
     objects = FakeObjects()
     present(objects.weights)["metadata"]["name"] = "other"
 
     assert run(monkeypatch, objects, "history", "policy")[0] == 0
 
 
-def test_an_empty_namespace_names_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_namespace_names_the_next_step(monkeypatch):
     objects = FakeObjects()
     objects.delete()
     objects.fleet = None
 
     assert "rlfleet status -A" in run(monkeypatch, objects, "explain")[2]
-    assert "no fleets in namespace 'rl'" in run(monkeypatch, objects, "status")[2]
+    code, _, err = run(monkeypatch, objects, "status")
+    assert (code, "rlfleet status -A" in err) == (0, True)
 
 
-def test_several_weight_versions_need_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_weight_versions_need_a_name(monkeypatch):
     objects = FakeObjects()
     second = present(copy.deepcopy(objects.weights))
     second["metadata"]["name"] = "math"
@@ -447,7 +419,7 @@ def test_several_weight_versions_need_a_name(monkeypatch: pytest.MonkeyPatch) ->
     assert "policy, math" in err
 
 
-def test_a_missing_right_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_right_has_its_own_exit_code(monkeypatch):
     objects = FakeObjects()
     objects.failures.append(Forbidden("weightversions is forbidden; give the account list"))
 
@@ -462,9 +434,7 @@ def test_a_missing_right_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) 
     [((), "set KUBECONFIG"), (("--context", "b"), "no context 'b'; it has: a")],
     ids=["no kubeconfig", "a wrong context"],
 )
-def test_a_missing_cluster_has_its_own_exit_code(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], said: str
-) -> None:
+def test_a_missing_cluster_has_its_own_exit_code(monkeypatch, tmp_path, arguments, said):
     file = tmp_path / "config"
     if arguments:
         entry = {"name": "a", "context": {"cluster": "a", "user": "a"}}
@@ -477,9 +447,7 @@ def test_a_missing_cluster_has_its_own_exit_code(
     assert said in " ".join(done.stderr.split())
 
 
-def test_a_reason_is_found_in_any_case_and_a_similar_one_is_proposed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_reason_is_found_in_any_case_and_a_similar_one_is_proposed(monkeypatch):
     found = run(monkeypatch, Recorded("applied"), "explain", "checkpointtruncated")
     similar = run(monkeypatch, Recorded("applied"), "explain", "ChekpointTruncated")
 
@@ -487,7 +455,7 @@ def test_a_reason_is_found_in_any_case_and_a_similar_one_is_proposed(
     assert "CheckpointTruncated" in similar[2]
 
 
-def test_a_reason_is_explained_without_a_cluster() -> None:
+def test_a_reason_is_explained_without_a_cluster():
     done = CliRunner().invoke(app, ["explain", "CheckpointTruncated"])
 
     assert done.exit_code == 0
@@ -497,7 +465,7 @@ def test_a_reason_is_explained_without_a_cluster() -> None:
 # --- the page -------------------------------------------------------------------------------------
 
 
-def test_the_page_lists_every_verb_and_exit_code() -> None:
+def test_the_page_lists_every_verb_and_exit_code():
     page = (ROOT / "docs/how-to/use-the-cli.md").read_text()
     verbs = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
 
@@ -508,7 +476,7 @@ def test_the_page_lists_every_verb_and_exit_code() -> None:
     assert f"| {CHECKS_FAILED} |" in page
 
 
-def test_the_command_on_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_on_the_page_runs(monkeypatch):
     page = (ROOT / "docs/how-to/use-the-cli.md").read_text()
     commands = re.findall(r"```sh\nrlfleet (.*?)\n```", page)
     (command,) = (c for c in commands if not c.startswith("--url"))  # test_by_url.py runs that
@@ -516,7 +484,7 @@ def test_the_command_on_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, FakeObjects(), *shlex.split(command))[0] == 0
 
 
-def test_every_error_of_the_client_has_an_exit_code() -> None:
+def test_every_error_of_the_client_has_an_exit_code():
     own = {e for e in RlfleetError.__subclasses__() if e.__module__ == "rlfleet.errors"}
 
     assert {e.__name__ for e in own} - {e.__name__ for e in EXIT_CODES} == {

@@ -1,12 +1,9 @@
 """The calls to each worker in a report: which log lines they come from, and how they are drawn."""
 
-from __future__ import annotations
-
 import json
 import re
 import xml.etree.ElementTree as ET
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,7 +45,7 @@ def call(objects: Recorded, after_seconds: float, **fields: Any) -> LogLine:
     )
 
 
-def test_each_worker_has_the_calls_of_the_rollout() -> None:
+def test_each_worker_has_the_calls_of_the_rollout():
     found = found_in(Recorded("applied"))
 
     assert {
@@ -67,7 +64,7 @@ def test_each_worker_has_the_calls_of_the_rollout() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("event", ["call", "loaded"])
-def test_a_line_with_odd_fields_does_not_count_as_a_call(event: str, odd: dict[str, Any]) -> None:
+def test_a_line_with_odd_fields_does_not_count_as_a_call(event, odd):
     """A worker may log anything."""
     objects = Recorded("applied")
     weights = weights_of(objects)
@@ -79,7 +76,7 @@ def test_a_line_with_odd_fields_does_not_count_as_a_call(event: str, odd: dict[s
     assert all(0 <= (one.ended_at - one.began_at).total_seconds() <= 1 for one in found)
 
 
-def test_calls_of_the_version_before_are_left_out() -> None:
+def test_calls_of_the_version_before_are_left_out():
     objects = Recorded("staging")
 
     assert [(s.pod, s.operation) for s in found_in(objects)] == [
@@ -89,7 +86,7 @@ def test_calls_of_the_version_before_are_left_out() -> None:
     assert len([one for one in lines_of(objects) if one.fields.get("event") == "call"]) > 4
 
 
-def test_a_renewal_of_a_pause_does_not_count_as_a_second_pause() -> None:
+def test_a_renewal_of_a_pause_does_not_count_as_a_second_pause():
     objects = Recorded("applied")
     pause = {"pod": "policy-0", "operation": "pause"}
     lines = [call(objects, 1, **pause), call(objects, 2, **pause)]
@@ -100,9 +97,7 @@ def test_a_renewal_of_a_pause_does_not_count_as_a_second_pause() -> None:
     assert [s.operation for s in found] == ["pause", "resume", "pause"]
 
 
-def test_a_load_that_only_the_worker_has_logged_is_shown_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_load_that_only_the_worker_has_logged_is_shown_once(monkeypatch):
     objects = Recorded("applied")
     quiet = [raw for raw in objects.answers[OPERATOR_LOG].splitlines() if '"DEBUG"' not in raw]
     logged = {"message": "loaded", "event": "loaded", "version": "2", "seconds": 2.0}
@@ -121,9 +116,7 @@ def workers_in(page: str) -> list[str]:
     return re.findall(r">(policy-\d)</text>", page)
 
 
-def test_a_call_that_failed_is_drawn_in_another_colour_with_its_outcome(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_call_that_failed_is_drawn_in_another_colour_with_its_outcome(monkeypatch):
     _, out, _ = run(monkeypatch, Recorded("stalled"), "report")
 
     assert out.count("fill: var(--halted)") >= 2
@@ -139,7 +132,7 @@ def drawn(objects: Recorded, lines: list[LogLine], *phases: PhaseView) -> Any:
     return waterfall(weights.status.started_at, phases, spans(lines, weights, objects.moment))
 
 
-def test_phases_and_workers_are_to_scale_on_one_axis() -> None:
+def test_phases_and_workers_are_to_scale_on_one_axis():
     objects = Recorded("applied")
     lines = [
         call(objects, 2, pod="policy-0", operation="stage", seconds=2.0),
@@ -155,13 +148,13 @@ def test_phases_and_workers_are_to_scale_on_one_axis() -> None:
     assert worker.value == "at 4.00s"
 
 
-def test_a_phase_that_has_not_begun_has_no_bar() -> None:
+def test_a_phase_that_has_not_begun_has_no_bar():
     assert [row.label for row in drawn(Recorded("applied"), [], STAGING, LOADING).rows] == [
         "Staging"
     ]
 
 
-def test_where_only_loads_are_known_the_note_does_not_say_what_is_between_them() -> None:
+def test_where_only_loads_are_known_the_note_does_not_say_what_is_between_them():
     objects = Recorded("applied")
     load = call(objects, 4, pod="policy-0", operation="load", seconds=1.0)
     stage = call(objects, 2, pod="policy-0", operation="stage", seconds=1.0)
@@ -171,7 +164,7 @@ def test_where_only_loads_are_known_the_note_does_not_say_what_is_between_them()
     assert "waits for the others" in drawn(objects, [stage, load], STAGING).note
 
 
-def test_a_large_fleet_is_drawn_with_the_workers_that_ended_last() -> None:
+def test_a_large_fleet_is_drawn_with_the_workers_that_ended_last():
     objects = Recorded("applied")
     lines = [call(objects, 1 + n / 100, pod=f"policy-{n}", operation="stage") for n in range(100)]
 
@@ -183,9 +176,7 @@ def test_a_large_fleet_is_drawn_with_the_workers_that_ended_last() -> None:
     assert f"The {MOST_WORKERS} of 100 workers" in found.note
 
 
-def test_without_the_right_to_read_logs_the_report_has_no_workers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_right_to_read_logs_the_report_has_no_workers(monkeypatch):
     objects = Recorded("applied")
     objects.answers["GET /api/v1/pods"] = Forbidden("pods is forbidden")
     objects.answers[f"GET {PODS}"] = Forbidden("pods is forbidden; the account needs list")
@@ -197,7 +188,7 @@ def test_without_the_right_to_read_logs_the_report_has_no_workers(
     assert "--log-level=DEBUG" in out
 
 
-def test_without_logs_none_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_logs_none_is_read(monkeypatch):
     objects = Recorded("applied")
 
     _, out, _ = run(monkeypatch, objects, "report", "--no-logs")
@@ -207,9 +198,7 @@ def test_without_logs_none_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("by", ["the name of the file", "the option"])
-def test_the_waterfall_is_a_picture(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: str
-) -> None:
+def test_the_waterfall_is_a_picture(monkeypatch, tmp_path, by):
     file = tmp_path / "rollout.svg"
     if by == "the option":
         _, text, _ = run(monkeypatch, Recorded("applied"), "report", "--format", "svg")
@@ -224,14 +213,14 @@ def test_the_waterfall_is_a_picture(
     assert re.findall(r"(?:src|href)=|url\(|<script", text) == []
 
 
-def test_a_fleet_without_a_rollout_has_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fleet_without_a_rollout_has_no_picture(monkeypatch):
     code, _, err = run(monkeypatch, Recorded("external"), "report", "--format", "svg")
 
     assert code == 2
     assert "no waterfall" in " ".join(err.split())
 
 
-def test_a_report_of_an_adapter_has_the_calls_of_that_adapter() -> None:
+def test_a_report_of_an_adapter_has_the_calls_of_that_adapter():
     objects = Recorded("applied")
     objects.weights["spec"]["adapter"] = "sql"
     version = objects.weights["status"]["desiredVersion"]
