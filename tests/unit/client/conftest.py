@@ -1,5 +1,7 @@
 """The client over a fake API server, blocking and with asyncio."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,5 +1,7 @@
 """A client with a limit reads no more of an answer than that."""
 
+from __future__ import annotations
+
 import gzip
 import json
 import ssl

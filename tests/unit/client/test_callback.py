@@ -1,5 +1,7 @@
 """The callback `publish_every` in one process, over a fake API server."""
 
+from __future__ import annotations
+
 import errno
 import itertools
 import logging

@@ -1,5 +1,7 @@
 """Bars as SVG."""
 
+from __future__ import annotations
+
 import re
 
 import pytest

@@ -1,5 +1,7 @@
 """Deltas that a trainer writes, applied by code that knows only their form."""
 
+from __future__ import annotations
+
 import tempfile
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Versions as the client writes them, read by a worker's own reader: the two share no code."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Unmet demands, over a Service: each connection reaches the next worker."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """The programs in `examples` that need no torch, run unchanged."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import runpy

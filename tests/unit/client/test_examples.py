@@ -1,5 +1,7 @@
 """Every public method has an example in its docstring, and the examples run unchanged."""
 
+from __future__ import annotations
+
 import ast
 import asyncio
 import doctest

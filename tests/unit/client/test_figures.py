@@ -1,5 +1,7 @@
 """Figures for dashboards."""
 
+from __future__ import annotations
+
 from datetime import UTC, datetime
 
 from tests.support.fake_objects import FakeObjects

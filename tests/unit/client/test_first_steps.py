@@ -1,5 +1,7 @@
 """The first minutes with the client: numbers and paths as they are, typing mistakes, notebooks."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Requests to the API server, and what its answers mean to the caller."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import ssl

@@ -1,5 +1,7 @@
 """Where the API server is, and as what the client talks to it."""
 
+from __future__ import annotations
+
 import base64
 import json
 import os

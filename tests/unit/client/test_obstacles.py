@@ -1,5 +1,7 @@
 """Obstacles to a rollout end the wait of its publisher, over a fake API server."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """How the client waits for a published version, over a fake API server."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

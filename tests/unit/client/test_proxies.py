@@ -1,5 +1,7 @@
 """The client next to a proxy: which requests go through it, and whose answers it names."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import socketserver

@@ -1,5 +1,7 @@
 """`publish` with weights: which versions are deltas, and what errors leave behind."""
 
+from __future__ import annotations
+
 import asyncio
 import builtins
 import errno

@@ -1,5 +1,7 @@
 """The client by the RL API's URL, over its real application and a fake API server."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import re

@@ -1,5 +1,7 @@
 """The client by URL follows the stream of events, over real HTTP."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,5 +1,7 @@
 """Rollback and retry of the client, over a fake API server."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """Demands, and which weights made the tokens of a reply."""
 
+from __future__ import annotations
+
 import copy
 import json
 from typing import Any

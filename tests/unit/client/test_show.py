@@ -1,5 +1,7 @@
 """Commands print no text that a terminal would obey."""
 
+from __future__ import annotations
+
 import pytest
 from rich.text import Text
 

@@ -1,5 +1,7 @@
 """Which files a requested version names, over a fake API server."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """A watch shows each state once, over everything that can end it."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial

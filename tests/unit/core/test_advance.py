@@ -1,5 +1,7 @@
 """The next call to a worker depends on its standing, its target, and its work."""
 
+from __future__ import annotations
+
 import pytest
 from tests.support.builders import WorkerBuilder, make_spec, make_worker, target, texts_of
 

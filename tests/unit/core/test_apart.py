@@ -1,5 +1,7 @@
 """A worker that may come back with its old version keeps the others from opening."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,7 @@
 """Which weights a fleet served last: as its status records."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """The signs that a worker's state must show after each kind of call that was answered with success."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import get_args
 

@@ -1,5 +1,7 @@
 """Canary, one decision at a time: prompts, stage, set apart, load, prompts, verdict."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

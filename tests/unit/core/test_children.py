@@ -1,5 +1,7 @@
 """The objects around the pods: access to the workers, and the version that a restarting one loads."""
 
+from __future__ import annotations
+
 import base64
 
 import pytest

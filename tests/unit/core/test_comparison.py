@@ -1,5 +1,7 @@
 """The files of a version that the fleet serves already are compared for its new WeightVersion."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any

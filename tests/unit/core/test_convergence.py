@@ -4,6 +4,8 @@ Played are pods that start, become ready a moment after they are admitted, wait 
 drain and go. A fleet that fails is printed with its seed.
 """
 
+from __future__ import annotations
+
 import random
 from dataclasses import dataclass, field, replace
 

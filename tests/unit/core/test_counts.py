@@ -1,5 +1,7 @@
 """Nouns and verbs agree with their numbers."""
 
+from __future__ import annotations
+
 import pytest
 
 from fleet_operator.counts import agree, counted, counted_of

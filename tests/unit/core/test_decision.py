@@ -1,5 +1,7 @@
 """Everything about a fleet at once: the parts do not get into each other's way."""
 
+from __future__ import annotations
+
 from datetime import timedelta
 from typing import NoReturn
 

@@ -1,5 +1,7 @@
 """Comparison of an object with its desired fields; other fields do not matter."""
 
+from __future__ import annotations
+
 import pytest
 
 from fleet_operator.core.manifests.differences import contains, owns_more

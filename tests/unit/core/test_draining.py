@@ -1,5 +1,7 @@
 """Workers that are to go end their requests first."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import timedelta
 

@@ -1,5 +1,7 @@
 """A pin that the status has no room for leaves a mark, and its version needs `spec.digest` from then on."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 import pytest

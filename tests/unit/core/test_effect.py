@@ -1,5 +1,7 @@
 """The effect of a version: over all workers, and when it is worth a warning."""
 
+from __future__ import annotations
+
 from datetime import datetime
 from typing import Any
 

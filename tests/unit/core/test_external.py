@@ -1,5 +1,7 @@
 """External fleets, one decision at a time: watch, admit new workers, fence those with another version."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest

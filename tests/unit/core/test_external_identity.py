@@ -1,5 +1,7 @@
 """Weights of fleets that a trainer drives: rewritten directories, and transfers over a collective."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any, ClassVar
 

@@ -1,5 +1,7 @@
 """Workers that are alike are evaluated once, and the result counts for each of them."""
 
+from __future__ import annotations
+
 from tests.support.builders import WorkerBuilder, make_worker
 
 from fleet_operator.core.facts import NO_WORKERS, Facts, Workers

@@ -1,5 +1,7 @@
 """Which pods a fleet should have."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest

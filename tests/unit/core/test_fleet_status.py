@@ -1,5 +1,7 @@
 """The status of a fleet, above all the conditions that need a user."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import timedelta
 

@@ -1,5 +1,7 @@
 """A leader keeps what a former leader has recorded after the leader had read the status."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import pytest

@@ -3,6 +3,8 @@
 A pod of the change that a queue holds back counts as away, like every successor that does not come.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest

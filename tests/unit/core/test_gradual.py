@@ -1,5 +1,7 @@
 """InFlight and Rolling, one decision at a time: each worker swaps by itself, some of them at once."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest

@@ -2,6 +2,8 @@
 and runs that count alike.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any

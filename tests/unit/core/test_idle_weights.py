@@ -1,5 +1,7 @@
 """WeightVersions that steer nothing: a status is computed once, and again only if it must change."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any

@@ -1,5 +1,7 @@
 """Workers with a closed latch: they load the version of the fleet, and open when no rollout forbids it."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest

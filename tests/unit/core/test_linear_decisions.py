@@ -3,6 +3,8 @@
 Counted in calls of functions, so that the speed of a machine has no part in it.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """LoRA adapters as desired state: calls to workers, admission and conditions."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any

@@ -1,5 +1,7 @@
 """Adapters are named by run, version and digest, too: what is pinned, refused, and never admitted."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,7 @@
 """`rollout.maxStaging`: no more workers read one checkpoint at once, and none keeps others waiting."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """Results for an object that does not change are not computed again."""
 
+from __future__ import annotations
+
 import pytest
 
 from fleet_operator.core.memory import KEPT_AT_MOST, SpecCache

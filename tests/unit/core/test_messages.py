@@ -1,5 +1,7 @@
 """Workers' refusals keep their words on the way into conditions."""
 
+from __future__ import annotations
+
 import pytest
 
 from fleet_worker.protocol import Reason

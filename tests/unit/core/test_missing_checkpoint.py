@@ -1,5 +1,7 @@
 """A version whose directory does not exist yet is waited for; it is never abandoned for that."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any

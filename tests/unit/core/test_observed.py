@@ -1,5 +1,7 @@
 """A worker's possible effect on clients is judged on the safe side."""
 
+from __future__ import annotations
+
 from datetime import timedelta
 
 import pytest

@@ -1,5 +1,7 @@
 """A fragment of a pod template laid over a pod."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

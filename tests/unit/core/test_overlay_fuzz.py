@@ -4,6 +4,8 @@
 Hypothesis prints the seed of a run that fails (`--hypothesis-seed`).
 """
 
+from __future__ import annotations
+
 import json
 from datetime import timedelta
 from typing import Any

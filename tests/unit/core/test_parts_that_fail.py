@@ -1,5 +1,7 @@
 """One part of a decision that fails becomes a condition; the others go on, and so do pauses."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NoReturn

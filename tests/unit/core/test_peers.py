@@ -1,5 +1,7 @@
 """`weights.peers`: which worker reads a version from which other one, and which reads the store."""
 
+from __future__ import annotations
+
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,7 @@
 """Shares of the replicas become numbers."""
 
+from __future__ import annotations
+
 import pytest
 
 from fleet_operator.core.percentages import at_least, at_most, rounded_down, rounded_up

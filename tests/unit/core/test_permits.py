@@ -1,5 +1,7 @@
 """A worker gets its last wish that all permits allow, and every other wish has a reason."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest

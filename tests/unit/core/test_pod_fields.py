@@ -1,5 +1,7 @@
 """Kubernetes' fields of a fleet reach the pod unchanged."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """The few facts of a pod that decisions need, out of what the API server says."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

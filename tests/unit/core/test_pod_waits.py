@@ -1,5 +1,7 @@
 """A pod that waits for what the cluster may still bring is progress until a deadline has passed."""
 
+from __future__ import annotations
+
 from datetime import datetime, timedelta
 
 import pytest

@@ -1,5 +1,7 @@
 """The worker pod of a fleet: what is in it, what an overlay may change, when it is out of date."""
 
+from __future__ import annotations
+
 import functools
 from dataclasses import replace
 from typing import Any

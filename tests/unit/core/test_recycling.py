@@ -1,5 +1,7 @@
 """Failed workers are recreated: at once, then after growing waits, up to a limit."""
 
+from __future__ import annotations
+
 from datetime import timedelta
 
 import pytest

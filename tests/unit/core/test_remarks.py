@@ -1,5 +1,7 @@
 """The operator reports once what workers ignore or cast in the files of a version."""
 
+from __future__ import annotations
+
 import itertools
 
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker

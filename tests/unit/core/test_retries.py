@@ -1,5 +1,7 @@
 """Times at which the operator retries after a refusal."""
 
+from __future__ import annotations
+
 import pytest
 from tests.support.builders import make_worker
 

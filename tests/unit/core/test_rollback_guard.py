@@ -1,5 +1,7 @@
 """Within one run numeric versions only grow, unless the trainer allows a rollback."""
 
+from __future__ import annotations
+
 import pytest
 from tests.support.builders import NOW, WorkerBuilder, make_fleet, make_weights, make_worker, target
 from tests.support.identities import D1

@@ -1,5 +1,7 @@
 """The history keeps how each rollout ended, why, and at whose request."""
 
+from __future__ import annotations
+
 import ast
 from dataclasses import replace
 from datetime import timedelta

@@ -1,5 +1,7 @@
 """The weights that a fleet should serve, and the effects of abandoning a version."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import timedelta
 

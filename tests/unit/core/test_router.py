@@ -1,5 +1,7 @@
 """The router of a fleet: its objects, its view of the workers, and what the status shows of it."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

@@ -1,5 +1,7 @@
 """A version with the files of an earlier one is reported from the digests alone."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

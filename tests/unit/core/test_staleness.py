@@ -1,5 +1,7 @@
 """`spec.staleness`: which versions count as newer, and when a fleet is stale."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import replace
 from datetime import timedelta

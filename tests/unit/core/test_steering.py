@@ -1,5 +1,7 @@
 """WeightVersions without effect report the reason and the remedy."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import timedelta
 

@@ -1,5 +1,7 @@
 """Template changes with spare workers, pods without an owner, and used budgets."""
 
+from __future__ import annotations
+
 from datetime import timedelta
 
 import pytest

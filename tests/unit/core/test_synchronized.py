@@ -1,5 +1,7 @@
 """Synchronized, one decision at a time: stage all, pause all, load all, resume all."""
 
+from __future__ import annotations
+
 import pytest
 from tests.support.builders import WorkerBuilder, make_transition, make_view, make_worker, texts_of
 from tests.support.present import present

@@ -1,5 +1,7 @@
 """Pods are made as the fleet's other pods were, whatever operator makes them."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Time without a leader, and jumps of a wall clock, delay no worker and abandon no version."""
 
+from __future__ import annotations
+
 from datetime import timedelta
 
 import pytest

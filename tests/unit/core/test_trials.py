@@ -1,5 +1,7 @@
 """The canaries so far: when their time begins, and what counts as their death."""
 
+from __future__ import annotations
+
 from datetime import timedelta
 
 import pytest

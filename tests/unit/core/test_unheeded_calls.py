@@ -1,5 +1,7 @@
 """Calls that workers do not follow: which of them are reported, where, and what follows from them."""
 
+from __future__ import annotations
+
 import re
 from datetime import timedelta
 

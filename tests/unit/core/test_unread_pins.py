@@ -1,5 +1,7 @@
 """A pin that another release has written keeps its label, though this release cannot read it."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 

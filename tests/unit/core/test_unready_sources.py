@@ -1,5 +1,7 @@
 """A source that is still being written is waited for; only the stage deadline makes it a problem."""
 
+from __future__ import annotations
+
 from datetime import timedelta
 
 import pytest

@@ -1,5 +1,7 @@
 """The operator refuses a source outside the weight roots without a call to workers."""
 
+from __future__ import annotations
+
 import pytest
 from tests.support.builders import NOW, make_fleet, make_weights, make_worker
 

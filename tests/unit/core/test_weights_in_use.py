@@ -1,5 +1,7 @@
 """The status answers users' questions: which versions serve where, since when, and which files are needed."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import timedelta
 

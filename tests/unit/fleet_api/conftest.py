@@ -1,5 +1,7 @@
 """The RL API's application over a fake of the API server, on a port of the loopback."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Callers, their rights, and the limits for all of them."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import logging

@@ -1,5 +1,7 @@
 """The RL API's requests to the API server: cheap next to any number of watches, and with the errors of the client."""
 
+from __future__ import annotations
+
 import asyncio
 import cProfile
 import gzip

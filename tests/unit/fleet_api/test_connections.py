@@ -1,5 +1,7 @@
 """Connections to a fleet, which its Service spreads over the workers."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

@@ -1,5 +1,7 @@
 """The control root of a fleet of management Operator: one address for trainers that know one vLLM."""
 
+from __future__ import annotations
+
 import logging
 from typing import Any
 

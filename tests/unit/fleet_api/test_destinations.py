@@ -1,5 +1,7 @@
 """Requests of rollout clients reach workers of the fleet, and no other host, whatever has its names."""
 
+from __future__ import annotations
+
 import asyncio
 import socket
 from collections.abc import AsyncIterator

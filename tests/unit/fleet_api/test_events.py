@@ -1,5 +1,7 @@
 """The stream of a WeightVersion's transitions."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator

@@ -1,5 +1,7 @@
 """The control root of an External fleet: one call reaches all workers. They are real, on fake engines."""
 
+from __future__ import annotations
+
 import asyncio
 import base64
 import json

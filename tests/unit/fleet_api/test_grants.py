@@ -1,5 +1,7 @@
 """The namespace of an External fleet grants the RL API its admin token, or an administrator names the fleet."""
 
+from __future__ import annotations
+
 import base64
 
 import pytest

@@ -1,5 +1,7 @@
 """Strangers that open connections, and send no whole request, cost the RL API little."""
 
+from __future__ import annotations
+
 import asyncio
 import ssl
 import time

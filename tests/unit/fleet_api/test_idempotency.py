@@ -1,5 +1,7 @@
 """Requests of the RL API that are sent again with their key are carried out once."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from functools import partial

@@ -1,5 +1,7 @@
 """The files with keys of fleets: when they are read, and what is logged about them."""
 
+from __future__ import annotations
+
 import logging
 import time
 from collections import Counter

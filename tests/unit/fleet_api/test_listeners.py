@@ -1,5 +1,7 @@
 """The ports: their addresses, and clients that send something else than HTTP."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 

@@ -1,5 +1,7 @@
 """The event loop is shared: requests to one namespace's fleets do not take the time of others."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import AsyncGenerator

@@ -1,5 +1,7 @@
 """The API's own metrics."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Requests that change the WeightVersion: their patches, outcomes, keys and audit lines."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from functools import partial

@@ -1,5 +1,7 @@
 """No label and no annotation that a user can change raises in the RL API."""
 
+from __future__ import annotations
+
 import asyncio
 import copy
 from typing import Any

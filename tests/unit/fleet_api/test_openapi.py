@@ -1,5 +1,7 @@
 """The OpenAPI document equals the code. The fixture `api` holds the replies of all other tests against it."""
 
+from __future__ import annotations
+
 import ast
 import json
 import re

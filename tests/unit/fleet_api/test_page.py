@@ -1,5 +1,7 @@
 """The requests of the how-to page, run unchanged against the application."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import os

@@ -1,5 +1,7 @@
 """Objects of the API server are read in pages, and little of them is kept."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The process itself, over HTTP to an API server that is a fake."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import os

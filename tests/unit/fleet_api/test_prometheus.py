@@ -1,5 +1,7 @@
 """A real Prometheus scrapes the RL API: panels have data, and alerts fire and end."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import shutil

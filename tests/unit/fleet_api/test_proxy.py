@@ -1,5 +1,7 @@
 """Requests of rollout clients through the control root, before an upstream that is a fake."""
 
+from __future__ import annotations
+
 import asyncio
 import gzip
 import json

@@ -1,5 +1,7 @@
 """The documents that change nothing: state, and discovery as Dynamo's clients read it."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """Requests of rollout clients that a worker of the fleet answers only elsewhere, or with a key."""
 
+from __future__ import annotations
+
 import asyncio
 import io
 import json

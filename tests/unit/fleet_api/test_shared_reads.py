@@ -1,5 +1,7 @@
 """Requests for one object share reads of it, and none gets an answer from before it came."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import Counter
 from typing import Any

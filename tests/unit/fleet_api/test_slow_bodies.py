@@ -1,5 +1,7 @@
 """Clients that begin a body and do not send the rest."""
 
+from __future__ import annotations
+
 import asyncio
 import io
 from collections.abc import AsyncIterator

@@ -1,5 +1,7 @@
 """Requests to the fleets of one namespace cost the fleets of another one nothing."""
 
+from __future__ import annotations
+
 import asyncio
 import itertools
 import time

@@ -1,5 +1,7 @@
 """HTTPS from files that are exchanged while the process runs."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import shutil

@@ -1,5 +1,7 @@
 """Replies that clients do not read, and bodies that nothing reads, cost other namespaces nothing."""
 
+from __future__ import annotations
+
 import asyncio
 import io
 import socket

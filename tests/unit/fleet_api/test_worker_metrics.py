@@ -1,5 +1,7 @@
 """The metrics of all workers at one address, as prime-rl polls them."""
 
+from __future__ import annotations
+
 import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator

@@ -1,5 +1,7 @@
 """Tests with the marker `virtual_time` wait on a clock that jumps."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable
 

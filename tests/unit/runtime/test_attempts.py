@@ -1,5 +1,7 @@
 """Attempts that are repeated wait ever longer, until their effect has lasted."""
 
+from __future__ import annotations
+
 import itertools
 
 import pytest

@@ -1,5 +1,7 @@
 """Writes in the background: a write that is cancelled from outside is requested again."""
 
+from __future__ import annotations
+
 import asyncio
 
 from tests.support.waiting import soon

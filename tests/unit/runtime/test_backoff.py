@@ -1,5 +1,7 @@
 """Waits double up to a limit, and callers that failed together do not return together."""
 
+from __future__ import annotations
+
 from fleet_operator.runtime.backoff import MAX_ASKED_SECONDS, Backoff
 from fleet_operator.runtime.kopf_watch import RandomWaits
 

@@ -1,5 +1,7 @@
 """A port that strangers reach has a bounded number of connections, and answers others next to them."""
 
+from __future__ import annotations
+
 import asyncio
 import itertools
 import random

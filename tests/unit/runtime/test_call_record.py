@@ -1,5 +1,7 @@
 """The calls of one process: what it has not followed, and when a call may be repeated."""
 
+from __future__ import annotations
+
 import pytest
 from tests.support.builders import call_for, make_worker, work
 

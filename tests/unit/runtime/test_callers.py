@@ -1,5 +1,7 @@
 """A decision waits for what it cannot do without, and for nothing else."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """The operator notices changes of a fleet's Services when they happen."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,5 +1,7 @@
 """Objects that are deleted in a gap of the watch are forgotten, and all others stay known."""
 
+from __future__ import annotations
+
 import asyncio
 import copy
 import json

@@ -1,5 +1,7 @@
 """Questions and calls to many workers: waited for a moment, never for the slowest."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable
 from unittest.mock import Mock

@@ -1,6 +1,8 @@
 """Epochs grow with every goal, so that late calls can be distinguished. After a refusal as old, the term
 of one fleet grows once the Lease was read."""
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest

@@ -1,5 +1,7 @@
 """Which event loop the operator runs in."""
 
+from __future__ import annotations
+
 import asyncio
 import sys
 

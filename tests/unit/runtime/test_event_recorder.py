@@ -1,5 +1,7 @@
 """Events are posted once, at a bounded rate, and a failed post never fails a reconcile."""
 
+from __future__ import annotations
+
 import asyncio
 import dataclasses
 import itertools

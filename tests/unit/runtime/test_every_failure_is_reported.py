@@ -1,6 +1,8 @@
 """Refusals of the API server, unreadable objects and defects of the operator: `Stalled` reports each
 with a remedy and goes when its cause goes. Pauses are renewed meanwhile."""
 
+from __future__ import annotations
+
 import asyncio
 import copy
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """The index of one fleet's WeightVersions: their order, the bound, and turns beyond it."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from datetime import timedelta
 

@@ -1,5 +1,7 @@
 """/livez and /readyz, and /metrics on another port."""
 
+from __future__ import annotations
+
 import aiohttp
 import pytest
 from tests.support.families import IPV4, IPV6, needs_ipv6, url_of

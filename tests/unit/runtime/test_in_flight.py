@@ -1,5 +1,7 @@
 """Requests in flight: a limited number at once, each with one end, and batches that wait for a moment."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import Counter
 

@@ -1,5 +1,7 @@
 """InferencePools are created with their field, deleted without it, and report a missing CRD."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest

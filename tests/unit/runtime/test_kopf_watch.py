@@ -1,5 +1,7 @@
 """Objects from kopf's watches go into the store, and nothing is written through them."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import Collection

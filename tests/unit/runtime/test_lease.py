@@ -1,5 +1,7 @@
 """One operator leads at a time: how a candidate takes the Lease."""
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest

@@ -1,5 +1,7 @@
 """Two candidates under faults: at no moment do both lead."""
 
+from __future__ import annotations
+
 import asyncio
 
 from hypothesis import settings

@@ -1,5 +1,7 @@
 """A leader renews, confirms and releases its Lease, and ends in time when it cannot."""
 
+from __future__ import annotations
+
 import asyncio
 import copy
 import itertools

@@ -1,5 +1,7 @@
 """The Lease is renewed by a thread of its own, whatever the operator's loop does."""
 
+from __future__ import annotations
+
 import asyncio
 import threading
 import time

@@ -1,5 +1,7 @@
 """A reader continues behind objects that it cannot read, and reports them; one that fails stops no other."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """The operator's log lines have the worker's schema, and those of kopf too."""
 
+from __future__ import annotations
+
 import json
 import logging
 

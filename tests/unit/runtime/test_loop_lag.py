@@ -1,5 +1,7 @@
 """How late the event loop is, as the metrics show it."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import time

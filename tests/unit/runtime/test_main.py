@@ -1,5 +1,7 @@
 """A process from its start to its end: what it waits for, and with which code it ends."""
 
+from __future__ import annotations
+
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable

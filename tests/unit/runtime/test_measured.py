@@ -1,5 +1,7 @@
 """The time in which a tenant's work holds the event loop is counted, whatever the process does meanwhile."""
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest

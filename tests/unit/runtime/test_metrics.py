@@ -1,5 +1,7 @@
 """Series of one operator process: they do not grow without bound, and go with their fleet."""
 
+from __future__ import annotations
+
 import re
 
 import pytest

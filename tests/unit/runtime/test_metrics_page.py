@@ -1,5 +1,7 @@
 """A page of metrics costs a bounded part of the process, however often it is read."""
 
+from __future__ import annotations
+
 import asyncio
 import threading
 import time

@@ -1,5 +1,7 @@
 """No label and no annotation that a user can change raises in the operator."""
 
+from __future__ import annotations
+
 import json
 from contextlib import suppress
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Another release that drives a fleet is left alone for as long as its heartbeat is renewed."""
 
+from __future__ import annotations
+
 import asyncio
 from unittest.mock import Mock
 

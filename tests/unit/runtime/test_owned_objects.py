@@ -1,5 +1,7 @@
 """Every write is guarded, counted, and not repeated without need."""
 
+from __future__ import annotations
+
 import base64
 from dataclasses import replace
 from typing import Any

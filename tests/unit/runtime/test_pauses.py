@@ -1,5 +1,7 @@
 """When the first pause of a fleet's workers ends, as far as the operator knows."""
 
+from __future__ import annotations
+
 from tests.support.builders import make_worker
 
 from fleet_operator.runtime.pauses import Pauses

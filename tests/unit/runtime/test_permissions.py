@@ -1,5 +1,7 @@
 """Missing permissions are reported at the start, by name."""
 
+from __future__ import annotations
+
 import itertools
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The whole operator over a fake API server: upgrades replace no worker, and scale-down cuts nothing."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """Views of all pods, kept by list and watch whatever happens to the stream."""
 
+from __future__ import annotations
+
 import asyncio
 import gc
 import logging

@@ -1,5 +1,7 @@
 """How long a leader has seen a pod wait, whatever the wall clocks of the cluster say."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 from tests.support.builders import NOW, make_worker

@@ -1,5 +1,7 @@
 """Pods are created at a pace, and a refused creation is not repeated at once."""
 
+from __future__ import annotations
+
 import asyncio
 from typing import Any, NoReturn
 

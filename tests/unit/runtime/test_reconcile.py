@@ -1,6 +1,8 @@
 """Every request of a reconcile may fail in every way. The fleet still gets its objects, the statuses
 report it in the end, and no request is repeated faster than a failing server can bear."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """Writes that do not last wait ever longer, and are reported with their cause."""
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest

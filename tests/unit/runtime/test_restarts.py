@@ -1,5 +1,7 @@
 """A part that fails is begun again alone, and is reported until it works."""
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest

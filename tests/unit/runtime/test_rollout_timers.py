@@ -1,5 +1,7 @@
 """How long a leader has watched a rollout: from its first look, without the time it was away."""
 
+from __future__ import annotations
+
 from datetime import timedelta
 
 from tests.support.builders import NOW, applied_status

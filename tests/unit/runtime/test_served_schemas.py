@@ -1,5 +1,7 @@
 """The operator knows which of its status fields the cluster's CRDs permit, and writes the others."""
 
+from __future__ import annotations
+
 import asyncio
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,7 @@
 """A session has all that a process remembers about a fleet, and goes with it."""
 
+from __future__ import annotations
+
 import ast
 import asyncio
 from collections.abc import Iterator

@@ -1,5 +1,7 @@
 """Flags win over variables, and an invalid value is refused with a message before anything starts."""
 
+from __future__ import annotations
+
 import pytest
 
 from fleet_operator.runtime import settings as settings_module

@@ -1,5 +1,7 @@
 """Specs are admitted by their size before they are kept: each has a limit, and a namespace has one."""
 
+from __future__ import annotations
+
 import sys
 from typing import Any
 

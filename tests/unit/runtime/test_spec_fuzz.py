@@ -5,6 +5,8 @@ API server's schema is not in the way here, since an older operator may meet obj
 Hypothesis prints the seed of a run that fails (`--hypothesis-seed`).
 """
 
+from __future__ import annotations
+
 import copy
 import json
 from dataclasses import replace

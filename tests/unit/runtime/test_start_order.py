@@ -1,5 +1,7 @@
 """The knowledge of a leader before its first decision, and the log of a process that cannot start."""
 
+from __future__ import annotations
+
 import asyncio
 import gc
 import weakref

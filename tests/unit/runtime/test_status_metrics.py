@@ -1,5 +1,7 @@
 """Series that are computed from statuses: what they show, and when they are absent."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 

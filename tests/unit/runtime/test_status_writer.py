@@ -1,5 +1,7 @@
 """Verdicts are written at once, progress once a second, and what is equal never."""
 
+from __future__ import annotations
+
 import asyncio
 from dataclasses import replace
 from typing import Any

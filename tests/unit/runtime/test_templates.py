@@ -1,5 +1,7 @@
 """Templates of pods are recorded once for each revision of a fleet's spec, and read from then on."""
 
+from __future__ import annotations
+
 import pytest
 from tests.support.builders import make_fleet, make_worker
 from tests.support.fake_kube import FakeCluster, FakeKube

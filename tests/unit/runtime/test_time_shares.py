@@ -1,5 +1,7 @@
 """Time of the event loop is shared among namespaces, once two of them use it."""
 
+from __future__ import annotations
+
 from collections import Counter
 
 import pytest

@@ -1,5 +1,7 @@
 """The operator names the desired versions to the workers of a fleet with `spec.staleness`."""
 
+from __future__ import annotations
+
 from itertools import pairwise
 from typing import Any
 from unittest.mock import Mock

@@ -1,5 +1,7 @@
 """Spans of rollouts, as an exporter in memory gets them."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Places go to tenants in turns, and no tenant gets all of them."""
 
+from __future__ import annotations
+
 from collections import Counter
 
 from hypothesis import given

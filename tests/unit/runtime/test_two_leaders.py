@@ -4,6 +4,8 @@ Real are Lease, Calls, Epochs, the leader guard and the worker cache. The worker
 agent does.
 """
 
+from __future__ import annotations
+
 import asyncio
 
 import pytest

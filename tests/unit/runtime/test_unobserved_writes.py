@@ -1,5 +1,7 @@
 """Writes to pods count from then on, also while the watch is late."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,7 @@
 """A WeightVersion may come before its fleet; when the fleet does not follow, attention is needed."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 from tests.support.builders import NOW, make_weights

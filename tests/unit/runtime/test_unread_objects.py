@@ -1,5 +1,7 @@
 """Objects that could not be read are kept with what is true of them now."""
 
+from __future__ import annotations
+
 from fleet_operator.errors import ObjectUnread
 from fleet_operator.ports import Json
 from fleet_operator.runtime.unread_objects import UnreadObjects

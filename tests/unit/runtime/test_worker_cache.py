@@ -1,5 +1,7 @@
 """The last answer of every worker: answers belong to one process, and late ones change nothing."""
 
+from __future__ import annotations
+
 import asyncio
 from dataclasses import replace
 from unittest import mock

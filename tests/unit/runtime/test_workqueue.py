@@ -1,5 +1,7 @@
 """Keys are worked on when they are due, one at a time, and none is forgotten."""
 
+from __future__ import annotations
+
 import asyncio
 import itertools
 import time

@@ -1,5 +1,7 @@
 """Operators that have gone, versions of two runs, and large fleets, as the verbs show them."""
 
+from __future__ import annotations
+
 import io
 import json
 from datetime import timedelta

@@ -1,5 +1,7 @@
 """The verbs by the RL API's URL."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import re

@@ -1,5 +1,7 @@
 """`rlfleet check`: what it runs in which pod, and what it makes of the answer."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """`rlfleet dashboard`: the page of a look, and the server on the loopback that keeps it live."""
 
+from __future__ import annotations
+
 import http.client
 import json
 import re

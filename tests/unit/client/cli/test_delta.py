@@ -1,5 +1,7 @@
 """`rlfleet delta` on full checkpoints in directories."""
 
+from __future__ import annotations
+
 import json
 import shlex
 from pathlib import Path

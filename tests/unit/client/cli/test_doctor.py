@@ -1,5 +1,7 @@
 """`rlfleet doctor` on a healthy cluster, and on one fault at a time."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from datetime import timedelta

@@ -1,5 +1,7 @@
 """Names of images as nodes list them, and flags as vLLM's parser reads them."""
 
+from __future__ import annotations
+
 import pytest
 
 from rlfleet.cli.engine_flags import Unknown, arguments_of, known, unknown_flags

@@ -1,5 +1,7 @@
 """`rlfleet explain` of a fleet that cannot start: the causes, each once, and the remedy of each."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Names of fleets: with a WeightVersion, without one, and of fleets that do not exist."""
 
+from __future__ import annotations
+
 import copy
 import json
 import time

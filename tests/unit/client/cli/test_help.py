@@ -1,5 +1,7 @@
 """Help, completion and names of the program, as shells and kubectl ask for them."""
 
+from __future__ import annotations
+
 import os
 import re
 import shlex

@@ -1,5 +1,7 @@
 """`rlfleet init`: a folder of manifests that pass `rlfleet validate`, and the Job that downloads the model."""
 
+from __future__ import annotations
+
 import ast
 import json
 import os

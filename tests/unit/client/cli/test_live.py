@@ -1,5 +1,7 @@
 """The live screen of `rlfleet watch`: rows of workers from their metrics, past rollouts, Events, keys."""
 
+from __future__ import annotations
+
 import io
 import os
 import pty

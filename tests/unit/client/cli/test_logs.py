@@ -1,5 +1,7 @@
 """`rlfleet logs`: which lines, in which order, and how they are read."""
 
+from __future__ import annotations
+
 import json
 import time
 from datetime import UTC, datetime

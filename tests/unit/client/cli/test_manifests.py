@@ -1,5 +1,7 @@
 """Manifests as `rlfleet validate` reads them."""
 
+from __future__ import annotations
+
 import pytest
 
 from rlfleet.cli.manifests import read

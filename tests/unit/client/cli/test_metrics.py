@@ -1,5 +1,7 @@
 """`rlfleet metrics`."""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

@@ -1,5 +1,7 @@
 """No label and no annotation that a user can change raises in the command line."""
 
+from __future__ import annotations
+
 import pytest
 from hypothesis import example, given, settings
 from tests.support.cli import Recorded, run

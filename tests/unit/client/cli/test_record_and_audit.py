@@ -1,5 +1,7 @@
 """Replies as records, and the labels of records against the versions that the fleet has pinned."""
 
+from __future__ import annotations
+
 import copy
 import json
 from pathlib import Path

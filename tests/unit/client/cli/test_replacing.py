@@ -1,5 +1,7 @@
 """`rlfleet restart`, `drain` and `version`."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

@@ -1,5 +1,7 @@
 """`rlfleet report`: a page that needs nothing else."""
 
+from __future__ import annotations
+
 import json
 import re
 from html import escape

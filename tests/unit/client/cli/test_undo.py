@@ -1,5 +1,7 @@
 """`rlfleet undo`: which version it goes back to."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest

@@ -1,5 +1,7 @@
 """`rlfleet validate`: the dry run, and each rule of our own."""
 
+from __future__ import annotations
+
 import copy
 import json
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`rlfleet validate`: mistakes in one object that cost hours of GPUs, and that the cluster takes."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

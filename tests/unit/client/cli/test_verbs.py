@@ -1,5 +1,7 @@
 """Each verb on objects that the operator's runtime wrote on a fake cluster, against a golden text."""
 
+from __future__ import annotations
+
 import copy
 import io
 import json

@@ -1,5 +1,7 @@
 """The calls to each worker in a report: which log lines they come from, and how they are drawn."""
 
+from __future__ import annotations
+
 import json
 import re
 import xml.etree.ElementTree as ET
