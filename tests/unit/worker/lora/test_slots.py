@@ -17,7 +17,12 @@ from tests.support.waiting import soon
 from tests.support.worker_harness import HOLDER, TrainerHarness, failing, refused
 
 from fleet_worker.checkpoint.identity import WeightName
-from fleet_worker.engine.records import FIRST_NUMBER, engine_name, weight_name_of
+from fleet_worker.engine.records import (
+    FIRST_NUMBER,
+    EngineAdapter,
+    engine_name,
+    weight_name_of,
+)
 from fleet_worker.errors import EngineFailure, Refusal
 from fleet_worker.lora.files import PrivateAdapter
 from fleet_worker.protocol import AdapterRequest, Phase, Reason
@@ -404,6 +409,31 @@ async def test_the_same_call_again_supersedes_nothing(
 
     assert lora.in_slots == ["tuned@5"]
     assert len(list(lora.private.iterdir())) == 1
+
+
+async def test_bytes_that_were_read_before_others_got_their_label_are_not_served(
+    lora: LoraHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, loads, end = lora.harness.engine, asyncio.Event(), asyncio.Event()
+    add = engine.add_adapter
+
+    async def slow(adapter: EngineAdapter) -> None:
+        loads.set()
+        await end.wait()
+        await add(adapter)
+
+    monkeypatch.setattr(engine, "add_adapter", slow)
+    first = asyncio.create_task(lora.put("1", lora.write("one"), run_id="run"))
+    await loads.wait()
+    second = asyncio.create_task(lora.put("1", lora.write("two", seed=2), run_id="run"))
+    calls = lora.harness.agent.lora
+    await soon(lambda: len(list(lora.private.iterdir())) == 2 and not calls._preparing)
+    end.set()
+    await first
+    (served,) = lora.harness.state.adapters
+
+    assert (await refused(second)).reason is Reason.VERSION_REUSED
+    assert lora.harness.state.adapters == (served,)
 
 
 async def test_a_call_for_another_adapter_supersedes_nothing(
