@@ -19,6 +19,8 @@ Failures:
 * A swap that fails in the engine counts against `maxFailures`. Beyond that the rollout halts. With
   `onFailure: Halt` each worker keeps the version that it has, so that two versions serve. With
   `Rollback` the goal is the applied version.
+* A swap that takes too long is fenced while `maxFailures` allows it. Beyond that the cause is hardly a single
+  worker, and its end may come: each is fenced later, by the limit of all holds (`lateness.working_too_long`).
 * Up to `maxFailures` workers keep the version that they have. Once all others have swapped, they
   swap again after 10 s, or after 90 s if their engine has broken.
 
