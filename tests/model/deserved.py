@@ -65,6 +65,8 @@ class Deserved:
         several leaders, and have not opened since.
     held_at: when the leader last saw a worker held, by its uid.
     fenced_after: how long a worker had held its requests at its last fence, by its uid.
+    at_other_work: uids of workers whose last fence came while other work, as a comparison, kept them from a pause for
+        which others had waited as long as a pause may take.
     slow_look_at: when the leader last looked after as long as it takes until pauses must be renewed.
     """
 
@@ -77,6 +79,7 @@ class Deserved:
         self.held_for_long: set[str] = set()
         self.held_at: dict[str, float] = {}
         self.fenced_after: dict[str, float] = {}
+        self.at_other_work: set[str] = set()
 
     # --- calls --------------------------------------------------------------------------------------
 
@@ -109,12 +112,26 @@ class Deserved:
             return
         self._is_deserved(leader, call, pod, worker)
 
+    def _note_other_work(self, leader: Leader, worker: WorkerView) -> None:
+        rules, observed, decision = self.sim.promises.settings, leader.observed, leader.decision
+        if observed is None or decision is None:
+            return
+        limit = min(r.timeouts.pause_seconds + r.pause.limit() for r in rules)
+        waited = max((w.held_seconds for w in observed.workers), default=0.0)
+        work = worker.state.operation if worker.state is not None else None
+        pauses = decision.rollout.step.phase is RolloutPhase.PAUSING
+        if pauses and waited >= limit and work is not None and work.kind != "pause":
+            self.at_other_work.add(worker.pod.uid)
+        else:
+            self.at_other_work.discard(worker.pod.uid)
+
     def _is_deserved(
         self, leader: Leader, call: WorkerCall, pod: FakePod, worker: WorkerView
     ) -> None:
         if isinstance(call, Fence):
             self._leaves_those_in_time(leader, call, worker)
             self.fenced_after[pod.uid] = worker.held_seconds
+            self._note_other_work(leader, worker)
             longest = min(r.longest_hold_seconds for r in self.sim.promises.settings)
             led_seconds = self.sim.now - self.sim.promises.stored_first.led_since
             if worker.held_seconds > max(longest, led_seconds):

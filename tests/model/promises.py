@@ -499,7 +499,7 @@ class Promises:
         applied = leader.fleet.applied
         goes_back = applied is not None and applied.version == goal
         refused = goes_back and any(note.version == goal for note in worker.refused_stages)
-        held_for_long = pod.uid in self.deserved.held_for_long
+        held_for_long = pod.uid in self.deserved.held_for_long | self.deserved.at_other_work
         excused = pod.suspect or worker.refuses_files or refused or held_for_long
         excused = excused or self._was_left_behind(pod)
         return excused or self.sim.is_rough or not self.forbids_mixing
