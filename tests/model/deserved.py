@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.model.desired import rollout_of
 
+from fleet_operator.core import worker_failures
 from fleet_operator.core.actions import (
     Admit,
     Apply,
@@ -410,7 +411,9 @@ class Deserved:
         assert leader.observed is not None
         opened = [w for w in leader.observed.workers if w.standing is Standing.OPEN]
         is_served = bool(opened) and all(w.has_loaded(goal) for w in opened)
-        absent = str(goal.source) in self.sim.files.absent or plan.step.awaits_source
+        # Workers do not look again for the files while the version is suspended.
+        told = any(worker_failures.absence(w, goal) for w in leader.observed.workers)
+        absent = told or str(goal.source) in self.sim.files.absent or plan.step.awaits_source
         if not (same_weights(goal, plan.applied) or is_served or absent):
             self.sim.fail(1, f"{name} is suspended, no canary has judged it, and it is the goal")
 
