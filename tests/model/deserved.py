@@ -113,6 +113,17 @@ class Deserved:
             return
         self._is_deserved(leader, call, pod, worker)
 
+    def _waits_for_a_place(self, leader: Leader, worker: WorkerView) -> bool:
+        """Whether a paused worker lacks the bytes to go on, and others read, of which only some may at once."""
+        observed, decision = leader.observed, leader.decision
+        if observed is None or decision is None or worker.busy:
+            return False
+        reads = any(w.is_doing("stage") for w in observed.workers)
+        lacks = not worker.facts.has_bytes(decision.rollout.step.goal)
+        return (
+            lacks and reads and any(r.max_staging is not None for r in self.sim.promises.settings)
+        )
+
     def _note_other_work(self, leader: Leader, worker: WorkerView) -> None:
         rules, observed, decision = self.sim.promises.settings, leader.observed, leader.decision
         if observed is None or decision is None:
@@ -135,7 +146,9 @@ class Deserved:
             self._note_other_work(leader, worker)
             longest = min(r.longest_hold_seconds for r in self.sim.promises.settings)
             led_seconds = self.sim.now - self.sim.promises.stored_first.led_since
-            if worker.held_seconds > max(longest, led_seconds):
+            if worker.held_seconds > max(longest, led_seconds) or (
+                worker.held_seconds > longest and self._waits_for_a_place(leader, worker)
+            ):
                 self.held_for_long.add(pod.uid)
             self._may_be_fenced(leader, call, pod, worker)
         if isinstance(call, Admit | Resume) and self.sim.promises.agree:
@@ -269,7 +282,7 @@ class Deserved:
         refused |= {(str(u.work.version), u.work.run_id) for u in ignored if u.is_failure}
         if (goal.version, goal.run_id) in refused:
             return
-        waited = self.sim.now - promises.watching[1]
+        waited = self.sim.now - promises.watched_at
         limits = (self.limits(r, phase, 1)[0] for r in promises.settings)
         is_late = same_weights(goal, plan.desired) and waited >= min(limits)
         held = max(w.held_seconds for w in leader.observed.workers)

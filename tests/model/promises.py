@@ -133,6 +133,7 @@ class Promises:
         served: index in `requested` of what the fleet serves. Of a version that was requested
             twice, it is the first one that is not a step back.
         must_be_judged: weights that were requested under `Canary`, and which no fleet had served before.
+        judged_since: since when each of them must.
         judged: weights with a verdict that canaries passed.
         settings: of rollouts, which have been in force.
         agree: whether versions must not mix now. After a change of strategy they must not as soon
@@ -151,6 +152,7 @@ class Promises:
         back_to: `rollbackTo`, if it permits the last spec, by uid.
         permitted: the versions of adapters that the trainer has permitted to go back to, by uid.
         watching: the recorded phase for which the leader decides, and since when it does.
+        watched_at: since when it does without the user's requests to try again.
         readers: promise 14.
         same_files: promise 17.
         stored_first: what must be stored, and what may be on its way.
@@ -176,6 +178,7 @@ class Promises:
         self.asked_at: dict[tuple[str, str, str | None], float] = {}
         self.incomparable: set[str] = set()
         self.watching: tuple[tuple[object, ...], float] = ((), 0.0)
+        self.watched_at = 0.0
         self.readers = Readers(simulation)
         self.same_files = SameFiles(simulation)
         self.stored_first = StoredFirst(simulation)
@@ -185,6 +188,7 @@ class Promises:
         self.deserved = Deserved(simulation)
         self.reported = Reported(simulation)
         self.must_be_judged: set[Name] = set()
+        self.judged_since: dict[Name, float] = {}
         self.judged: set[Name] = set()
         self.settings = [self.rollout]
         self.asked = self._specs()
@@ -555,8 +559,10 @@ class Promises:
         spec = self.sim.desired.base_spec
         if self.rollout.strategy != "Canary":
             self.must_be_judged.clear()
+            self.judged_since.clear()
         elif spec is not None and (name := (spec.version, spec.run_id)) not in self.recorded:
             self.must_be_judged.add(name)
+            self.judged_since.setdefault(name, self.sim.now)
 
     def _note_digest(self, spec: WeightsSpec) -> None:
         """The trainer says which files a version means. That counts if no leader knows it otherwise."""
@@ -823,8 +829,12 @@ class Promises:
     def _watch(self, status: WeightsStatus) -> None:
         """The leader has decided this status, or has found it as a new leader."""
         phase = self._phase_of(status)
-        if phase != self.watching[0]:
-            self.watching = (phase, self.sim.now)
+        if phase == self.watching[0]:
+            return
+        known = self.watching[0]
+        if (*phase[:2], phase[3]) != (*known[:2], *known[3:4]):
+            self.watched_at = self.sim.now
+        self.watching = (phase, self.sim.now)
 
     def _phase_of(self, status: WeightsStatus) -> tuple[object, ...]:
         return (

@@ -563,6 +563,16 @@ class Reported:
         if there and knows and (step.goal.version, step.goal.run_id) == name and all(lost):
             self.sim.fail(6, f"{name} waits for {base}, which all workers have refused")
 
+    def _had_it_before(self, worker: WorkerView, name: tuple[str, str | None]) -> bool:
+        """Whether the worker was called to load a version before canaries had to judge it. Since then it has no answers of
+        the weights before.
+        """
+        promises, pod = self.sim.promises, self.sim.pods.get(worker.pod.uid)
+        if pod is None:
+            return False
+        called = promises.deserved.called_at.get((pod.uid, pod.worker.restarts, "load", *name))
+        return called is not None and called < promises.judged_since.get(name, 0.0)
+
     def _verdict_is_earned(
         self, leader: Leader, status: WeightsStatus, answer: list[WorkerView]
     ) -> None:
@@ -589,6 +599,7 @@ class Reported:
             lost = begun is not None and any(
                 age < self.sim.surely_since(begun, leader) for age in _failures_of(worker, base)
             )
+            lost |= self._had_it_before(worker, name)
             is_like = compared == base or (lost and not could)
             if not is_like and verdict.version not in self.sim.promises.incomparable:
                 self.sim.fail(
