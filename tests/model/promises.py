@@ -213,11 +213,13 @@ class Promises:
 
     @property
     def _is_behind_a_barrier(self) -> bool:
-        """Whether workers are held for a swap that began where versions must not mix. It ends so, whatever
-        strategy is requested meanwhile.
+        """Whether workers are held for a swap that began where versions must not mix, and that is recorded. It ends so,
+        whatever strategy is requested meanwhile.
         """
         observed = self.sim.leader.observed
+        known = (self.sim.leader.fleet.transition, self.sim.fleet_stored.transition)
         held = observed is not None and observed.workers.any(lambda f: f.standing is Standing.HELD)
+        held = held and any(t is not None for t in known)
         return self.agree and held and not self.sim.wire.swaps_under_way()
 
     @property
