@@ -66,7 +66,7 @@ class JoinStep:
 def join(joining: Workers, admission: Admission, settings: Rollout) -> JoinStep:
     """Decides the next call to every joining worker."""
     ready = joining.where(lambda f: f.phase is Phase.JOINING)
-    goal, problem = _goal(ready, admission)
+    goal, problem = _goal(ready, joining, admission)
     actions: list[WorkerCall] = []
     retries: list[float] = []
     for alike in _alike(ready, admission):
@@ -128,10 +128,15 @@ def _is_equipped(worker: WorkerView, admission: Admission) -> bool:
     return all(g.is_met_by(worker) for g in admission.lora_goals)
 
 
-def _goal(ready: Workers, admission: Admission) -> tuple[Checkpoint, RolloutProblem | None]:
+def _goal(
+    ready: Workers, joining: Workers, admission: Admission
+) -> tuple[Checkpoint, RolloutProblem | None]:
     goal = admission.goal
     if not admission.no_members or ready.any(lambda f: f.has_loaded(goal)):
         return goal, None
+    if not ready:
+        # Those that have failed try again. Their problem stays the same until they have loaded the goal.
+        return goal, _problem_of_all(joining, admission)
     refuse = ready.where(lambda f: f.refuses)
     refused = [w for w in refuse if worker_failures.failure_of(w, goal)]
     absent = [w for w in refuse if worker_failures.absence(w, goal)]
@@ -141,12 +146,19 @@ def _goal(ready: Workers, admission: Admission) -> tuple[Checkpoint, RolloutProb
     if not refused:
         # A checkpoint that does not exist yet is not a failure: the last good version serves meanwhile.
         return admission.fallback if absent else goal, None
-    # No worker serves and none can load the goal: the last good version is better than none.
-    if same_weights(goal, admission.fallback):
-        return admission.fallback, None  # what keeps workers out is one problem in all phases
+    # No worker serves and none can load the goal: the last good version is better than none. If both are the same,
+    # what keeps workers out is one problem in all phases.
+    return admission.fallback, _problem_of_all(Workers(refused), admission)
+
+
+def _problem_of_all(joining: Workers, admission: Admission) -> RolloutProblem | None:
+    """The problem that no worker serves, and that each has failed to load the goal."""
+    goal = admission.goal
+    failed = [w for w in joining.where(lambda f: f.refuses) if worker_failures.failure_of(w, goal)]
+    if not failed or len(failed) < len(joining) or same_weights(goal, admission.fallback):
+        return None
     may_fail = admission.may_fail
-    problem = problem_of(refused, goal, RolloutPhase.STAGING, may_fail=may_fail, halt=False)
-    return admission.fallback, problem
+    return problem_of(failed, goal, RolloutPhase.STAGING, may_fail=may_fail, halt=False)
 
 
 def _problem_of_stuck(
