@@ -137,6 +137,21 @@ class TestVersionThatCannotBeLoaded:
 
         assert present(made.problem).reason is ConditionReason.WORKERS_FAILING
 
+    @pytest.mark.parametrize(
+        "worker",
+        [
+            joining_worker(),
+            make_worker(0).broken(),
+            make_worker(0).loading("base", "42").reporting(admitted=False),
+        ],
+        ids=["waits", "recovers", "tries again"],
+    )
+    def test_so_does_one_whose_other_version_cannot_be_loaded_either(self, worker):
+        both = worker.failed_to_load("42", age_seconds=9).refused("41", Reason.DIGEST_MISMATCH)
+        made = decide(both, first=True)
+
+        assert present(made.problem).reason is ConditionReason.FAILURE_BUDGET_EXCEEDED
+
     @pytest.mark.parametrize("path", ["/weights/step_42", "/copies/step_42"])
     @pytest.mark.parametrize(
         ("worker", "reason"),
