@@ -66,8 +66,8 @@ class Deserved:
         several leaders, and have not opened since.
     held_at: when the leader last saw a worker held, by its uid.
     fenced_after: how long a worker had held its requests at its last fence, by its uid.
-    at_other_work: uids of workers whose last fence came while other work, as a comparison, kept them from a pause for
-        which others had waited as long as a pause may take.
+    at_other_work: uids of workers whose last fence came while other work kept them from a pause. Others had waited for
+        it as long as a pause may take.
     slow_look_at: when the leader last looked after as long as it takes until pauses must be renewed.
     """
 
