@@ -200,10 +200,11 @@ class Deserved:
             applied.version,
             applied.run_id,
         )
-        if worker.pod.drains_since is not None and not (mixes and promises.forbids_mixing):
-            least, number = leader.observed.spec.update.drain_timeout_seconds, 12
-        else:
-            least, number = min(r.pause.drain_timeout_seconds for r in promises.settings), 8
+        least, number = min(r.pause.drain_timeout_seconds for r in promises.settings), 8
+        if worker.pod.drains_since is not None:
+            update_seconds, number = leader.observed.spec.update.drain_timeout_seconds, 12
+            apart = mixes and promises.forbids_mixing
+            least = min(least, update_seconds) if apart else update_seconds
         if call.drain_timeout_seconds < least:
             seconds = call.drain_timeout_seconds
             self.sim.fail(
