@@ -52,7 +52,8 @@ class Availability:
         least = max(1, spec.replicas - unavailable_and_surge(spec.update, spec.replicas)[0])
         serving = [w.pod.name for w in observed.workers if w.state and w.state.admitted]
         if not observed.is_external:
-            longest = spec.rollout.hold_seconds
+            assert leader.desired is not None
+            longest = rollout_of(leader.desired).hold_seconds
             held = {w.pod.name for w in observed.workers if w.held_seconds > longest}
             serving = [name for name in serving if name not in held]
         if len(serving) < least:

@@ -206,7 +206,9 @@ def _available(observed: FleetObserved, rollout: RolloutPlan) -> Made | None:
     # While requests are held, workers wait with weights of both sides of the swap.
     any_weights = rollout.allows_mixing or rollout.step.holds_requests
     members = up.where(lambda f: any_weights or any(f.has_loaded(s) for s in served))
-    long = inf if observed.is_external else observed.spec.rollout.hold_seconds
+    weights, settings = observed.base_weights, observed.spec.rollout
+    settings = weights.spec.rollout.over(settings) if weights is not None else settings
+    long = inf if observed.is_external else settings.hold_seconds
     held = members.where(lambda f: f.phase is not Phase.SERVING)  # or one of a newer release
     able = len(members) - len([w for w in held if w.held_seconds > long])
     unavailable, _ = unavailable_and_surge(observed.spec.update, observed.spec.replicas)

@@ -17,6 +17,7 @@ from tests.support.builders import (
 from tests.support.figures import figures
 from tests.support.present import present
 
+from fleet_operator.api.weights import RolloutOverrides
 from fleet_operator.core.fleet_plan import plan_fleet
 from fleet_operator.core.fleet_status import fleet_status
 from fleet_operator.core.observed import FleetObserved
@@ -89,6 +90,17 @@ def test_a_fleet_whose_only_worker_is_the_canary_is_not_available():
     fleet = make_fleet(canary, wants="42", rollout={"strategy": "Canary"})
 
     assert condition(fleet, ConditionType.AVAILABLE).reason == "NoWorkers"
+
+
+def test_a_hold_may_last_as_long_as_the_weightversion_allows_it():
+    workers = [up(n).paused("base", seconds=721) for n in range(3)]
+    given = make_weights("base")
+    longer = RolloutOverrides.model_validate({"timeouts": {"loadSeconds": 601}})
+    wants = replace(given, spec=given.spec.model_copy(update={"rollout": longer}))
+
+    for weights, status in ((given, "False"), (wants, "True")):
+        fleet = make_fleet(*workers, wants=[weights])
+        assert condition(fleet, ConditionType.AVAILABLE).status == status
 
 
 @pytest.mark.parametrize("updated", range(5))
