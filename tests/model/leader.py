@@ -283,8 +283,7 @@ class Leader:
 
     def hear(self, uid: str, state: WorkerState, restarts: int, now: float) -> None:
         """A worker has answered."""
-        if (calls := self.calls.get(uid)) is not None:
-            calls.note_state(state)
+        self.calls.setdefault(uid, CallRecord()).note_state(state)
         self.heard[uid] = Heard(state, self.own(now), restarts)
         self.silent_since.pop(uid, None)
         self.lost.pop(uid, None)
@@ -334,20 +333,18 @@ class Leader:
         """The informer has brought these. A new container starts a new entry."""
         self.pods = tuple(map(judged, self.own_writes.laid_over(pods)))
         there = {p.uid: p.restarts for p in pods}
-        for uid in (
-            self.restarts.keys() | self.heard.keys() | self.flights.keys() | self.calls.keys()
-        ):
+        for uid in self.restarts.keys() | self.heard.keys() | self.flights.keys():
             if self.restarts.get(uid, there.get(uid)) != there.get(uid):
                 if (flight := self.flights.get(uid)) is not None:
                     self._lose(uid, flight.action.work)
                 for known in (
-                    *(self.heard, self.silent_since, self.flights, self.calls),
-                    self.lost_admissions,
-                    self.compared,
+                    *(self.heard, self.silent_since, self.flights),
+                    *(self.lost_admissions, self.compared),
                 ):
                     known.pop(uid, None)
                 self.may_open.discard(uid)
         self.restarts = there
+        self.calls = {uid: calls for uid, calls in self.calls.items() if uid in there}
 
     def _observe(self, now: float) -> FleetObserved:
         assert self.desired is not None
@@ -398,6 +395,7 @@ class Leader:
         heard, silent = self.heard.get(pod.uid), self.silent_since.get(pod.uid)
         flight = self.flights.get(pod.uid)
         compared = self.compared.get(pod.uid, {}).values()
+        calls = self.calls.get(pod.uid) if heard else None
         return WorkerView(
             pod=pod,
             state=heard.state if heard else None,
@@ -407,7 +405,7 @@ class Leader:
             call=flight.action.work if flight else None,
             lost_calls=tuple(self.lost.get(pod.uid, {}).values()),
             compared=tuple(Compared(work, now - at) for work, at in compared),
-            unheeded=self.calls[pod.uid].unheeded(now) if pod.uid in self.calls else (),
+            unheeded=calls.unheeded(now) if calls else (),
             may_open=pod.uid in self.may_open
             or (flight is not None and isinstance(flight.action, Admit)),
         )

@@ -30,11 +30,16 @@ class _Failed:
 
 
 class CallRecord:
-    """The calls of one process, by the work that they ask for. Times are those of the caller's clock."""
+    """The calls of one process, by the work that they ask for. Times are those of the caller's clock.
 
-    __slots__ = ("_attempts", "_failed")
+    It begins again with the first answer of another process: only answers name the process, and the news of a
+    restart may be late.
+    """
+
+    __slots__ = ("_attempts", "_failed", "_instance")
 
     def __init__(self) -> None:
+        self._instance: str | None = None
         self._attempts: Attempts[Work] = Attempts()
         self._failed: dict[Work, _Failed] = {}
 
@@ -76,7 +81,10 @@ class CallRecord:
         return missing
 
     def note_state(self, state: WorkerState) -> None:
-        """Note a state that the process has reported: it may show what an answer did not."""
+        """Note a state that a process has reported: it may show what an answer did not."""
+        if self._instance not in {None, state.instance}:
+            self._attempts, self._failed = Attempts(), {}
+        self._instance = state.instance
         for work, failed in list(self._failed.items()):
             if work.kind in COMPARISONS or not shows_effect(failed.call, state):
                 continue

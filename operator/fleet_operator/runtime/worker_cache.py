@@ -105,7 +105,7 @@ class WorkerCache:
         silent = 0.0
         if entry.silent_since is not None:
             silent = max(now - entry.silent_since, _SHORTEST_SILENCE_SECONDS)
-        unheeded = entry.calls.unheeded(now)
+        unheeded = entry.calls.unheeded(now) if entry.state is not None else ()
         view = WorkerView(
             pod=pod,
             state=entry.state,
@@ -299,7 +299,8 @@ class WorkerCache:
             self._large.release(pod.uid)
             if before is not None:
                 # The news of a restart may be late: then the calls went to the new process.
-                entry.lost_calls, entry.epoch = before.lost_calls, before.epoch
+                entry.calls, entry.lost_calls = before.calls, before.lost_calls
+                entry.epoch = before.epoch
                 entry.lost_admission, entry.may_open = before.lost_admission, before.may_open
                 if before.call is not None:
                     _lose(entry, before.call)

@@ -451,6 +451,25 @@ class TestRestarts:
         await asyncio.wait([task], timeout=1)
         assert task.cancelled()
 
+    @pytest.mark.parametrize("instance", ["i-1", "i-2"])
+    def test_the_news_of_a_restart_may_be_late_so_calls_belong_to_the_process_that_answered(
+        self, instance
+    ):
+        """Otherwise a call that the new process ignores would come again at once with each such news."""
+        cache = WorkerCache()
+        ask(cache, 5, says("1"))
+        for at in (6, 7):
+            cache.begin_call(POD.uid, work("stage 2"), mock.Mock(), at, epoch=EPOCH)
+            cache.end_call(call_for("stage 2"), says("1"), at)
+        for news in (1, 2):
+            assert cache.view(restarted(news), 7).unheeded == ()
+        cache.begin_read(restarted(2), 7)
+        cache.end_read(restarted(2), says("1", instance=instance), 7, term=0)
+
+        is_same = instance == "i-1"
+        assert bool(cache.view(restarted(2), 7).unheeded) is is_same
+        assert cache.must_wait(POD.uid, work("stage 2"), 8) is is_same
+
     async def test_a_late_answer_of_the_process_before_changes_nothing_about_the_new_one(self):
         cache, new = WorkerCache(), restarted(1)
         cache.view(POD, 0)
