@@ -2,11 +2,14 @@
 
 Each worker has one timer for a call and its goal:
 
-    the worker                          its time
-    works on it                         that of this work, and its silence since then
-    answers, and works on nothing       since its turn came, or its process began
-    answers, and serves during a pause  none: it has missed the call, and gets it again
-    is silent                           since its turn came, or its silence if that is longer
+    the worker                             its time
+    works on it                            that of this work, and its silence since then
+    is silent                              since its turn came, or its silence if that is longer
+    ignores calls, waits for files that    since its turn came, or its process began
+      are incomplete, or is late with
+      other work
+    serves during a pause                  none: it has missed the call, and gets it again
+    else                                   none: it waits for its call, or ends other work in time
 
 It is late when this is longer than the limit of the call. As long must this leader have watched the phase: a
 former one may have called late. Once all workers together had one limit more, each of them is late: one that
@@ -36,6 +39,7 @@ from fleet_operator.core.identity import same_weights
 from fleet_operator.core.problems import Problem
 from fleet_operator.core.strategies.base import RolloutView
 from fleet_operator.core.work import WorkKind
+from fleet_operator.core.worker_failures import pending_failure
 from fleet_operator.core.worker_view import WorkerView
 from fleet_operator.counts import agree, counted
 from fleet_worker.protocol import Phase
@@ -82,12 +86,11 @@ def late(
     weights = None if kind == "pause" else goal
     swaps = {f: f.is_doing("apply", goal) for f in Workers.of(workers).kinds}
     works = {f: swaps[f] or f.is_doing(kind, weights) for f in swaps}
-    may_miss = kind == "pause"
     return [
         w
         for w in workers
         if (had_more and not swaps[w.facts])
-        or _seconds(w, waited, works=works[w.facts], may_miss=may_miss)
+        or _seconds(view, w, waited, weights=weights, works=works[w.facts])
         > (swap_limit if swaps[w.facts] else limit)
     ]
 
@@ -97,9 +100,12 @@ def _has_phases(view: RolloutView, goal: Checkpoint) -> bool:
     return same_weights(goal, view.desired) and not view.is_superseded
 
 
-def _seconds(worker: WorkerView, waited: float, *, works: bool, may_miss: bool) -> float:
-    """The time of a worker. `waited`: since its turn came. `works`: it works on the call. `may_miss`: a worker
-    that answers and serves has missed the call.
+def _seconds(
+    view: RolloutView, worker: WorkerView, waited: float, *, weights: Checkpoint | None, works: bool
+) -> float:
+    """The time of a worker.
+
+    `waited`: since its turn came. `weights`: of the call; None of a pause. `works`: it works on the call.
 
     The age of its last answer does not count: a worker that got no call since then may have ended its work.
     """
@@ -108,7 +114,11 @@ def _seconds(worker: WorkerView, waited: float, *, works: bool, may_miss: bool) 
         return state.operation.running_seconds + silent
     if silent or state is None:
         return max(waited, silent)
-    return 0.0 if may_miss and state.phase is Phase.SERVING else min(waited, state.uptime_seconds)
+    if weights is None and state.phase is Phase.SERVING:
+        return 0.0  # it has missed the pause
+    waits_for_files = weights is not None and pending_failure(worker, weights)
+    in_time = is_in_time(view, worker) and not waits_for_files
+    return 0.0 if in_time else min(waited, state.uptime_seconds)
 
 
 def _limit_seconds(view: RolloutView, kind: str) -> float:
