@@ -51,7 +51,9 @@ class Convergence:
         for node in [n for n, lost_at in self.nodes.items() if lost_at is not None]:
             self.return_node(node)
         for pod in self.pods.values():
-            pod.cut_off = pod.worker.hung = False
+            pod.worker.hung = False
+            if pod.cut_off:
+                self.cut_off(pod, cut=False)
             self.obey(pod)
             pod.worker.stubborn_until = pod.worker.no_slot_until = 0
             pod.worker.failing_adapters = 0

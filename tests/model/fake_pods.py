@@ -6,7 +6,7 @@ The kubelet and the node controller see changes late, and the operator sees thei
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -42,6 +42,7 @@ class FakePod:
         ready: what the kubelet, or the node controller, has written last.
         wrong_since: since when that has not been true.
         cut_off: the operator does not reach it; the kubelet and clients do.
+        unreached: when that began and ended.
         address_of: uid of the pod that has its address now, as far as the operator knows addresses;
             `STRANGER` for one of another fleet, empty while it is its own.
         garbled: its answers do not follow the protocol.
@@ -68,6 +69,7 @@ class FakePod:
     wrong_since: float | None = None
     deleted_at: float | None = None
     cut_off: bool = False
+    unreached: list[tuple[float, float]] = field(default_factory=list)
     address_of: str = ""
     garbled: bool = False
     loses_answer: bool = False

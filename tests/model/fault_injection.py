@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tests.model.fake_pods import FakePod
@@ -41,6 +42,11 @@ class FaultInjection:
     def cut_off(self, pod: FakePod, *, cut: bool = True) -> None:
         """The operator reaches a worker no more, clients and the kubelet do; or it does again."""
         self.note("fault", f"{pod.name} is {'cut off' if cut else 'reached again'}")
+        if pod.cut_off:
+            began, _ = pod.unreached.pop()
+            pod.unreached.append((began, self.now))
+        if cut:
+            pod.unreached.append((self.now, math.inf))
         pod.cut_off, pod.suspect = cut, True
 
     def move_address(self, pod: FakePod, to: str) -> None:

@@ -447,14 +447,18 @@ class Promises:
         unheard = self.sim.now - worker.renewed_at
         if worker.phase is Phase.PAUSED and unheard > LEASE_SECONDS + SLACK_SECONDS:
             self.sim.fail(3, f"{pod.name} has been paused since {worker.renewed_at:.1f}")
-        if worker.holds_for_seconds - self._absent_seconds(worker) > self.longest_pause_seconds:
+        if worker.holds_for_seconds - self._unled_seconds(pod) > self.longest_pause_seconds:
             self.sim.fail(3, f"{pod.name} holds its requests for {worker.holds_for_seconds:.0f} s")
 
-    def _absent_seconds(self, worker: FakeWorker) -> float:
-        """How long no operator has led during the pause of a worker: only a leader ends work that hangs."""
-        since, now = worker.paused_at or self.sim.now, self.sim.now
-        led_again = ((begin, min(end, now)) for begin, end in self.sim.absences)
-        return sum(max(0.0, end - max(begin, since)) for begin, end in led_again)
+    def _unled_seconds(self, pod: FakePod) -> float:
+        """For how much of the pause of a worker no operator has led, or reached it: only a leader ends work that hangs."""
+        until = pod.worker.paused_at or self.sim.now
+        total = 0.0
+        for begin, end in sorted((*self.sim.absences, *pod.unreached)):
+            begin, end = max(begin, until), min(end, self.sim.now)
+            if end > begin:
+                total, until = total + end - begin, end
+        return total
 
     def _has_led_slowly(self, pod: FakePod) -> bool:
         """Whether requests are held for as long as they may, and looks of the leader came late meanwhile: renewals of pauses

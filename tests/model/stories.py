@@ -513,13 +513,15 @@ def a_reader_whose_last_two_answers_are_lost() -> Chronicle:
     its.until(lambda: its.all_are(Phase.PAUSED))
     reader.worker.slow_seconds = 20.0
     its.fleet.publish("3")
-    unknown.cut_off = True
+    its.fleet.cut_off(unknown)
     its.fleet.start_operator()
     its.until(lambda: reader.worker.staging is not None)
     its.fleet.faults = Faults(stale_view=1.0)
-    reader.loses_answer, unknown.cut_off = True, False
+    reader.loses_answer = True
+    its.fleet.cut_off(unknown, cut=False)
     its.until(lambda: ("resume 1", reader.name) in its.fleet.wire.sent)
-    reader.cut_off, its.fleet.faults = True, Faults()
+    its.fleet.cut_off(reader)
+    its.fleet.faults = Faults()
     its.go(5)
     return its.end()
 
