@@ -455,9 +455,9 @@ class Promises:
         until = pod.worker.paused_at or self.sim.now
         total = 0.0
         for begin, end in sorted((*self.sim.absences, *pod.unreached)):
-            begin, end = max(begin, until), min(end, self.sim.now)
-            if end > begin:
-                total, until = total + end - begin, end
+            ended = min(end, self.sim.now)
+            total += max(0.0, ended - max(begin, until))
+            until = max(until, ended)
         return total
 
     def _has_led_slowly(self, pod: FakePod) -> bool:
