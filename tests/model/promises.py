@@ -66,6 +66,7 @@ from tests.model.wire import GRACE_AFTER_A_LIE
 
 from fleet_operator.api.fleet import Rollout
 from fleet_operator.core.identity import same_weights
+from fleet_operator.core.pod_actions import Quarantine
 from fleet_operator.core.work import Work
 from fleet_operator.core.worker_view import Standing, WorkerView
 from fleet_worker.protocol import Phase, number_of
@@ -753,6 +754,8 @@ class Promises:
             return
         if decision is not None and decision.rollout.waits_for_pin:
             return  # the API server takes no status: a log and an Event say so
+        if decision is not None and any(isinstance(a, Quarantine) for a in decision.pod_actions):
+            return  # the worker goes out of service: the strategy forbids mixing from now on
         known, waited = self._phase_of(after), self.sim.now - self.watching[1]
         workers = len(observed.workers)
         limits = (self.deserved.limits(r, after.phase, workers)[1] for r in self.settings)
