@@ -317,7 +317,8 @@ class Deserved:
         state, pod = worker.state, self.sim.pods.get(worker.pod.uid)
         if state is None or name[0] in promises.incomparable:
             return
-        if pod is None or pod.worker.lies_about("load") or pod.worker.refuses_all("load"):
+        kinds = ("stage", "load")
+        if pod is None or any(pod.worker.lies_about(k) or pod.worker.refuses_all(k) for k in kinds):
             return  # it cannot be given them
         known = {name, (state.version, state.run_id)}
         if state.probe is not None:

@@ -353,10 +353,8 @@ def a_change_of_strategy_late_in_a_swap() -> Chronicle:
     rollout = {"strategy": "Rolling", "timeouts": _SHORT}
     its = Chronicle(replicas=3, slow_seconds=2.0, rollout=rollout)
     its.fleet.publish("2")
-    for n in range(3):
-        its.fleet.pod(n).worker.slow_seconds = 35.0
-    last = its.fleet.pod(2).worker
-    its.until(lambda: last.phase is Phase.LOADING, seconds=1.0)
+    its.fleet.pod(0).worker.slow_seconds = 25.0
+    its.go(28)
     its.fleet.control(rollout={"strategy": "Synchronized"})
     its.go(30)
     if its.fleet.weights.phase is RolloutPhase.HALTED:

@@ -29,8 +29,8 @@ from fleet_operator.core.foreign_status import with_record_of
 from fleet_operator.core.manifests import pods, revisions
 from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pod_actions import PodAction
-from fleet_operator.core.work import COMPARISONS, Compared, Work
-from fleet_operator.core.worker_view import PodView, WorkerView
+from fleet_operator.core.work import COMPARISONS, Compared, Ended, Work
+from fleet_operator.core.worker_view import PodView, WorkerView, ended_at
 from fleet_operator.errors import FleetError
 from fleet_operator.ports import WorkerAnswer
 from fleet_operator.runtime.call_record import CallRecord
@@ -171,6 +171,7 @@ class Leader:
     silent_since: dict[str, float] = field(default_factory=dict)
     flights: dict[str, Flight] = field(default_factory=dict)
     calls: dict[str, CallRecord] = field(default_factory=dict)
+    ended: dict[str, Ended] = field(default_factory=dict)
     lost: dict[str, dict[tuple[str, str | None], Work]] = field(default_factory=dict)
     lost_admissions: dict[str, Epoch] = field(default_factory=dict)
     compared: dict[str, dict[str | None, tuple[Work, float]]] = field(default_factory=dict)
@@ -285,6 +286,8 @@ class Leader:
         """A worker has answered."""
         self.calls.setdefault(uid, CallRecord()).note_state(state)
         self.heard[uid] = Heard(state, self.own(now), restarts)
+        if (ended := ended_at(state, self.own(now))) is not None:
+            self.ended[uid] = ended
         self.silent_since.pop(uid, None)
         self.lost.pop(uid, None)
         if may_open_late(state, lost=self.lost_admissions.get(uid), term=self.epoch.term):
@@ -344,7 +347,9 @@ class Leader:
                     known.pop(uid, None)
                 self.may_open.discard(uid)
         self.restarts = there
-        self.calls = {uid: calls for uid, calls in self.calls.items() if uid in there}
+        for remembered in (self.calls, self.ended):
+            for uid in remembered.keys() - there.keys():
+                del remembered[uid]
 
     def _observe(self, now: float) -> FleetObserved:
         assert self.desired is not None
@@ -360,6 +365,7 @@ class Leader:
             stored=self.stored,
             weights=tuple(views),
             workers=tuple(workers[n] for n in sorted(workers)),
+            clock_seconds=now,
         )
         return self._with_template(observed)
 
@@ -406,6 +412,7 @@ class Leader:
             lost_calls=tuple(self.lost.get(pod.uid, {}).values()),
             compared=tuple(Compared(work, now - at) for work, at in compared),
             unheeded=calls.unheeded(now) if calls else (),
+            ended=self.ended.get(pod.uid),
             may_open=pod.uid in self.may_open
             or (flight is not None and isinstance(flight.action, Admit)),
         )

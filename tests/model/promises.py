@@ -754,8 +754,11 @@ class Promises:
             return
         if decision is not None and decision.rollout.waits_for_pin:
             return  # the API server takes no status: a log and an Event say so
-        if decision is not None and any(isinstance(a, Quarantine) for a in decision.pod_actions):
-            return  # the worker goes out of service: the strategy forbids mixing from now on
+        name = (after.desired_version, after.desired_run_id)
+        has = {w.pod.uid: {x[:2] for x in (w.staged, w.loaded) if x} for w in observed.workers}
+        actions = decision.pod_actions if decision is not None else ()
+        if any(isinstance(a, Quarantine) and name not in has[a.pod_uid] for a in actions):
+            return  # it goes out of service: the strategy forbids mixing from now on
         known, waited = self._phase_of(after), self.sim.now - self.watching[1]
         workers = len(observed.workers)
         limits = (self.deserved.limits(r, after.phase, workers)[1] for r in self.settings)

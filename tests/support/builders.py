@@ -23,7 +23,7 @@ from fleet_operator.core.observed import FleetObserved, WeightsView
 from fleet_operator.core.pod_waits import PodWait
 from fleet_operator.core.strategies.base import RolloutView
 from fleet_operator.core.strategies.trials import Trial
-from fleet_operator.core.work import Compared, Outcome, Unheeded, Work
+from fleet_operator.core.work import Compared, Ended, Outcome, Unheeded, Work
 from fleet_operator.core.worker_calls import LEASE_SECONDS
 from fleet_operator.core.worker_view import PodView, Standing, WorkerView
 from fleet_worker.lifecycle.refused_stages import with_refusal
@@ -227,6 +227,10 @@ class WorkerBuilder:
         ignored = Unheeded(work(call), outcome, why, seconds_ago, lasts)
         before = self.around.get("unheeded", ())
         return replace(self, around=self.around | {"unheeded": (*before, ignored)})
+
+    def has_ended(self, call: str, *, seconds_ago: float) -> Self:
+        """It last reported this work that long ago."""
+        return replace(self, around=self.around | {"ended": Ended(work(call), -seconds_ago)})
 
     def heard(self, seconds_ago: float) -> Self:
         """It gave its last answer that long ago."""

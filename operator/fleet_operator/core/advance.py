@@ -18,7 +18,7 @@ from fleet_operator.core import worker_calls, worker_failures
 from fleet_operator.core.actions import PutLora, StageLora, WorkerCall
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts, Workers
-from fleet_operator.core.work import WorkKind
+from fleet_operator.core.work import TAKES_TIME, WorkKind
 from fleet_operator.core.worker_view import Standing, WorkerView
 
 
@@ -129,7 +129,7 @@ def _next_work(now: Facts, target: Target) -> WorkKind | None:
         kind = loaded
     elif now.has_bytes(weights) or not target.needs_stage:
         kind = has_bytes
-    is_at_work = now.is_doing("load") or now.is_doing("apply") or now.is_doing("fence")
+    is_at_work = now.operation is not None and now.operation.kind in TAKES_TIME
     is_called = now.is_called_to("apply") or now.is_called_to("admit")
     stages = weights.is_transferred or now.is_doing("stage", weights)
     waits = is_at_work or is_called or (kind in _OPENS and now.operation is not None)

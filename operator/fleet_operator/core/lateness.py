@@ -2,18 +2,16 @@
 
 Each worker has one timer for a call and its goal:
 
-    the worker                             its time
-    works on it                            that of this work, and its silence since then
-    is silent                              since its turn came, or its silence if that is longer
-    ignores calls, waits for files that    since its turn came, or its process began
-      are incomplete, or is late with
-      other work
-    serves during a pause                  none: it has missed the call, and gets it again
-    else                                   none: it waits for its call, or ends other work in time
+    the worker                          its time
+    works on it                         that of this work, and its silence since then
+    ends other work in time             none: its turn comes with the end of that
+    answers, and works on nothing       since its turn came, or its process began
+    answers, and serves during a pause  none: it has missed the call, and gets it again
+    is silent                           since its turn came, or its silence if that is longer
 
 It is late when this is longer than the limit of the call. As long must this leader have watched the phase: a
-former one may have called late. Once all workers together had one limit more, each of them is late: one that
-restarts in each attempt would never be.
+former one may have called late. Once all workers together had one limit more, each of them is late whose turn
+came one limit ago: one that restarts in each attempt would never be.
 
     call        its limit                           all workers together
     stage       `stageSeconds`                      the limit for each group of `maxStaging`
@@ -32,14 +30,14 @@ A pause does not.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from fleet_operator.core.checkpoint import Checkpoint
 from fleet_operator.core.facts import Facts, Workers
 from fleet_operator.core.identity import same_weights
 from fleet_operator.core.problems import Problem
 from fleet_operator.core.strategies.base import RolloutView
-from fleet_operator.core.work import WorkKind
-from fleet_operator.core.worker_failures import pending_failure
+from fleet_operator.core.work import TAKES_TIME, Work, WorkKind
 from fleet_operator.core.worker_view import WorkerView
 from fleet_operator.counts import agree, counted
 from fleet_worker.protocol import Phase
@@ -86,13 +84,38 @@ def late(
     weights = None if kind == "pause" else goal
     swaps = {f: f.is_doing("apply", goal) for f in Workers.of(workers).kinds}
     works = {f: swaps[f] or f.is_doing(kind, weights) for f in swaps}
-    return [
-        w
-        for w in workers
-        if (had_more and not swaps[w.facts])
-        or _seconds(view, w, waited, weights=weights, works=works[w.facts])
-        > (swap_limit if swaps[w.facts] else limit)
-    ]
+    others = {f: not works[f] and _is_at_other_work(f, goal) for f in swaps}
+    found = []
+    for worker in workers:
+        facts = worker.facts
+        if others[facts] and not _overruns(view, worker):
+            continue
+        # The time of other work does not count. If that is late itself, it does.
+        free = inf if others[facts] else _free_seconds(view, worker, goal)
+        seconds = _seconds(worker, min(waited, free), works=works[facts], may_miss=kind == "pause")
+        is_late = seconds > (swap_limit if swaps[facts] else limit)
+        if is_late or (had_more and free > limit and not swaps[facts]):
+            found.append(worker)
+    return found
+
+
+def _is_at_other_work(worker: Facts, goal: Checkpoint) -> bool:
+    work = worker.operation
+    return work is not None and not worker.silent and _is_other(work, goal)
+
+
+def _is_other(work: Work, goal: Checkpoint) -> bool:
+    """Whether a worker gets its next call after this work, and it is not about the goal."""
+    about_it = (work.version, work.run_id) == (goal.version, goal.run_id)
+    return work.kind in TAKES_TIME and not about_it
+
+
+def _free_seconds(view: RolloutView, worker: WorkerView, goal: Checkpoint) -> float:
+    """How long ago it has ended other work, as far as this leader knows."""
+    ended = worker.ended
+    if ended is None or not _is_other(ended.work, goal):
+        return inf
+    return view.clock_seconds - ended.seen_at
 
 
 def _has_phases(view: RolloutView, goal: Checkpoint) -> bool:
@@ -100,12 +123,9 @@ def _has_phases(view: RolloutView, goal: Checkpoint) -> bool:
     return same_weights(goal, view.desired) and not view.is_superseded
 
 
-def _seconds(
-    view: RolloutView, worker: WorkerView, waited: float, *, weights: Checkpoint | None, works: bool
-) -> float:
-    """The time of a worker.
-
-    `waited`: since its turn came. `weights`: of the call; None of a pause. `works`: it works on the call.
+def _seconds(worker: WorkerView, waited: float, *, works: bool, may_miss: bool) -> float:
+    """The time of a worker. `waited`: since its turn came. `works`: it works on the call. `may_miss`: a worker
+    that answers and serves has missed the call.
 
     The age of its last answer does not count: a worker that got no call since then may have ended its work.
     """
@@ -114,11 +134,7 @@ def _seconds(
         return state.operation.running_seconds + silent
     if silent or state is None:
         return max(waited, silent)
-    if weights is None and state.phase is Phase.SERVING:
-        return 0.0  # it has missed the pause
-    waits_for_files = weights is not None and pending_failure(worker, weights)
-    in_time = is_in_time(view, worker) and not waits_for_files
-    return 0.0 if in_time else min(waited, state.uptime_seconds)
+    return 0.0 if may_miss and state.phase is Phase.SERVING else min(waited, state.uptime_seconds)
 
 
 def _limit_seconds(view: RolloutView, kind: str) -> float:

@@ -166,6 +166,7 @@ class FleetObserved:
         template: the template for pods of this spec; None while unknown, and then no pod is created
             or replaced.
         release: of the operator.
+        clock_seconds: the time on the monotonic clock of this leader.
     """
 
     name: str
@@ -187,6 +188,7 @@ class FleetObserved:
     has_token: bool = True
     template: RecordedTemplate | None = None
     release: str = ""
+    clock_seconds: float = 0.0
     router: RouterView = RouterView()
     _steering: _Steering | None = field(init=False, default=None, compare=False, repr=False)
     """Computed when it is needed: each adapter's decision is made on a copy, and most never need it."""

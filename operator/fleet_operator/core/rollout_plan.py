@@ -210,6 +210,7 @@ def _view(
         strategy=strategy,
         transition=transition,
         reads_from_peers=observed.spec.weights.peers.enabled,
+        clock_seconds=observed.clock_seconds,
     )
 
 

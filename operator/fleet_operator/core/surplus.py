@@ -83,17 +83,17 @@ def _bridges(
     while kept workers do not serve with the current template.
 
     A serving one fills in for a kept worker; one that starts with the current template will take the
-    place of an outdated worker. A held update replaces no worker and has no bridges. More than
-    `maxSurge` workers come from scaling down, so all of them go. In an External fleet only as many
-    stay as there are kept workers to fill in for.
+    place of an outdated worker. An update that is held, or whose template is not recorded, replaces no
+    worker and has no bridges. More than `maxSurge` workers come from scaling down, so all of them go. In an
+    External fleet only as many stay as there are kept workers to fill in for.
     """
     replicas = observed.spec.replicas
     _, surge = unavailable_and_surge(observed.spec.update, replicas)
     waits_for = replicas - kept.count(lambda f: _serves(f) and f.pod.revision == revision)
-    if observed.spec.update.is_held or waits_for <= 0:
+    if observed.spec.update.is_held or observed.template is None or waits_for <= 0:
         return []
     outdated = kept.any(lambda f: f.pod.revision != revision)
-    serving = [w for w in extra if observed.template and may_serve(w)]
+    serving = [w for w in extra if may_serve(w)]
     starting = [w for w in extra if outdated and w.pod.revision == revision and w not in serving]
     bridges = [*serving, *starting]
     if observed.is_external:

@@ -53,6 +53,8 @@ class Work(NamedTuple):
         return " ".join(part for part in (self.kind, self.adapter, weights) if part)
 
 
+TAKES_TIME: frozenset[str] = frozenset({"load", "apply", "fence"})
+"""The kinds of work after which a worker gets its next call about base weights."""
 _TAKES_WEIGHTS = frozenset({"stage", "load", "apply", "adapter", "stage-adapter"})
 
 
@@ -93,6 +95,18 @@ class Unheeded(NamedTuple):
     def of_base(self) -> Unheeded:
         """Returns the same with an adapter's version in the place of the base weights'."""
         return self._replace(work=self.work._replace(adapter=None))
+
+
+class Ended(NamedTuple):
+    """Work with base weights for which a worker got no other call.
+
+    Fields:
+        work: a load, a swap or a fence.
+        seen_at: when an answer last reported it, on the clock of `FleetObserved.clock_seconds`.
+    """
+
+    work: Work
+    seen_at: float
 
 
 class Compared(NamedTuple):

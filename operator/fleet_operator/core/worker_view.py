@@ -15,7 +15,7 @@ from fleet_operator.core.facts import (
 )
 from fleet_operator.core.identity import Named, WeightsId
 from fleet_operator.core.pod_waits import Awaited, PodWait
-from fleet_operator.core.work import Compared, Outcome, Unheeded, Work, WorkKind
+from fleet_operator.core.work import TAKES_TIME, Compared, Ended, Outcome, Unheeded, Work, WorkKind
 from fleet_worker.protocol import Phase, WorkerState
 
 _CLOSED = frozenset({Phase.STARTING, Phase.JOINING, Phase.BROKEN, Phase.DRAINING})
@@ -119,6 +119,7 @@ class WorkerView:
         compared: the last comparison of the files of base weights, and of each adapter.
         unheeded: calls that it has not followed.
         may_open: an admission is in flight, or one that got no answer may arrive late.
+        ended: the last work that it has reported and for which it got no other call, also while it lasts.
     """
 
     pod: PodView
@@ -131,6 +132,7 @@ class WorkerView:
     compared: tuple[Compared, ...] = ()
     unheeded: tuple[Unheeded, ...] = ()
     may_open: bool = False
+    ended: Ended | None = None
     standing: Standing = field(init=False, compare=False, repr=False)
     """The effect that it can have on clients right now; in case of doubt the riskier one."""
     loaded: WeightsId | None = field(init=False, compare=False, repr=False)
@@ -287,6 +289,14 @@ class WorkerView:
     def busy(self) -> bool:
         """Whether it reports an operation, or a call to it is in flight."""
         return self.facts.busy
+
+
+def ended_at(state: WorkerState, now: float) -> Ended | None:
+    """The work of an answer that came now, if its worker gets no other call until it ends."""
+    work = state.operation
+    if work is None or work.kind not in TAKES_TIME:
+        return None
+    return Ended(Work(work.kind, work.version, work.run_id), now)
 
 
 _GIVEN = tuple(each.name for each in fields(WorkerView) if each.init)

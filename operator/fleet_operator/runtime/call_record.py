@@ -1,4 +1,4 @@
-"""The calls that one process of a worker got lately, with their outcomes.
+"""The calls that a worker got lately, with their outcomes.
 
 A call is not sent again until its effect is seen, or until a wait is over that grows with each repetition.
 That does not depend on the kind of call, nor on the outcome: success, a refusal or no answer.
@@ -30,16 +30,17 @@ class _Failed:
 
 
 class CallRecord:
-    """The calls of one process, by the work that they ask for. Times are those of the caller's clock.
+    """The calls of one worker, by the work that they ask for. Times are those of the caller's clock.
 
-    It begins again with the first answer of another process: only answers name the process, and the news of a
-    restart may be late.
+    Calls are spaced out over all of its processes: otherwise one that names another process in each answer would
+    be called without an end. What a process has not followed counts against no other one. Only answers name the
+    process: the news of a restart may be late.
     """
 
     __slots__ = ("_attempts", "_failed", "_instance")
 
     def __init__(self) -> None:
-        self._instance: str | None = None
+        self._instance = ""
         self._attempts: Attempts[Work] = Attempts()
         self._failed: dict[Work, _Failed] = {}
 
@@ -54,6 +55,8 @@ class CallRecord:
     def end(self, call: WorkerCall, answer: WorkerAnswer, now: float) -> str:
         """Note the outcome of a call. Returns: the effect that an answer with success does not show."""
         work, missing = call.work, ""
+        if answer.state is not None:
+            self._note_process(answer.state)
         attempt = self._attempts.of(work)
         age_seconds = now - attempt.last_at if attempt is not None else 0.0
         failed: _Failed | None = None
@@ -82,15 +85,18 @@ class CallRecord:
 
     def note_state(self, state: WorkerState) -> None:
         """Note a state that a process has reported: it may show what an answer did not."""
-        if self._instance not in {None, state.instance}:
-            self._attempts, self._failed = Attempts(), {}
-        self._instance = state.instance
+        self._note_process(state)
         for work, failed in list(self._failed.items()):
             if work.kind in COMPARISONS or not shows_effect(failed.call, state):
                 continue
             del self._failed[work]
             if (attempt := self._attempts.of(work)) is not None:
                 attempt.note_shown()
+
+    def _note_process(self, state: WorkerState) -> None:
+        if self._instance not in {"", state.instance}:
+            self._failed = {}
+        self._instance = state.instance
 
     def unheeded(self, now: float) -> tuple[Unheeded, ...]:
         """The calls that the worker has not followed."""

@@ -77,6 +77,7 @@ class Observer:
             unreadable_reason=record.unreadable_reason,
             problems=(*session.problems.all(), *deaf),
             router=self._routers.of(key, record.uid),
+            clock_seconds=now,
         )
         statuses.forget_all_but(w.uid for w in observed.all_weights)
         return observed

@@ -1,7 +1,8 @@
 """Caches each worker's last answer and the call in flight to it.
 
 Memory only: after a restart the operator reads every worker's state again. An entry belongs to a pod's
-uid and to one process: a new container of the pod starts a new entry.
+uid and to one process: a new container of the pod starts a new entry. Only the record of calls goes on
+(`CallRecord`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pydantic import BaseModel
 
 from fleet_operator.core.actions import WorkerCall
 from fleet_operator.core.admissions import may_open_late
-from fleet_operator.core.work import COMPARISONS, Compared, Work
-from fleet_operator.core.worker_view import PodView, WorkerView
+from fleet_operator.core.work import COMPARISONS, Compared, Ended, Work
+from fleet_operator.core.worker_view import PodView, WorkerView, ended_at
 from fleet_operator.ports import WorkerAnswer
 from fleet_operator.runtime.call_record import CallRecord
 from fleet_worker.http.byte_budget import ByteBudget
@@ -75,6 +76,7 @@ class _Entry:
     changed_at: float = 0
     """When the read or call began whose answer first named the weights of the state."""
     calls: CallRecord = field(default_factory=CallRecord)
+    ended: Ended | None = None
     ready: bool = False
     started: bool = False
     stale: bool = True
@@ -116,6 +118,7 @@ class WorkerCache:
             lost_calls=tuple(entry.lost_calls.values()),
             compared=_comparisons(entry, now) if entry.compared else (),
             unheeded=unheeded,
+            ended=entry.ended,
             may_open=entry.may_open or (entry.call is not None and entry.call.kind == "admit"),
         )
         entry.view = None if is_ageing or silent or entry.compared or unheeded else view
@@ -287,6 +290,7 @@ class WorkerCache:
             entry.changed_at = max(entry.asked_at, entry.called_at)
         entry.state, entry.stated_at, entry.answered_at = answer.state, now, now
         entry.calls.note_state(answer.state)
+        entry.ended = ended_at(answer.state, now) or entry.ended
         entry.may_open = may_open_late(answer.state, lost=entry.lost_admission, term=term)
         if not entry.may_open:
             entry.lost_admission = None
@@ -300,7 +304,7 @@ class WorkerCache:
             if before is not None:
                 # The news of a restart may be late: then the calls went to the new process.
                 entry.calls, entry.lost_calls = before.calls, before.lost_calls
-                entry.epoch = before.epoch
+                entry.epoch, entry.ended = before.epoch, before.ended
                 entry.lost_admission, entry.may_open = before.lost_admission, before.may_open
                 if before.call is not None:
                     _lose(entry, before.call)

@@ -177,6 +177,13 @@ class TestUnrecordedTemplate:
 
         assert texts_of(made.actions) == ["BeginDrain policy-2"]
 
+    def test_none_stays_to_bridge_a_change_that_cannot_go_on(self):
+        """Otherwise one that serves would go, and one stay that starts."""
+        workers = [up(0).joining("1"), old(1), old(2), up(3), up(4)]
+        made = self.plan(*workers, replicas=3, update={"maxUnavailable": 0, "maxSurge": 2})
+
+        assert texts_of(made.actions) == ["BeginDrain policy-2", "DeletePod policy-0"]
+
     def test_a_worker_that_has_just_hung_goes_before_one_that_is_ready(self):
         made = self.plan(old(0), old(1).silent(6).unready(), old(2), replicas=2)
 

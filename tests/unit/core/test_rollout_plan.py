@@ -65,7 +65,7 @@ def test_the_problem_is_kept_during_the_rollback():
     assert made.step.goal.version == "41"
     assert made.step.problem is not None
     assert made.step.problem.halt
-    assert made.step.failed == ("policy-1",)
+    assert made.step.failed == ("policy-0", "policy-1")
 
 
 def test_the_reason_is_kept_when_a_joining_worker_has_another_problem():

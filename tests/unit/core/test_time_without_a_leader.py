@@ -55,8 +55,7 @@ def decided(
 @pytest.mark.parametrize(("seconds", "halted"), [(60, False), (61, True)])
 @pytest.mark.parametrize("clock_seconds", [-90, 0, 90])
 def test_the_time_that_this_leader_waited_counts_on_any_wall_clock(seconds, halted, clock_seconds):
-    pausing = make_worker(0).pausing("41").staged("42").doing("pause").working_for(seconds)
-    workers = [pausing, make_worker(1).paused("41").staged("42")]
+    workers = [make_worker(0).pausing("41").staged("42"), make_worker(1).paused("41").staged("42")]
     status = begun(PAUSING, seconds + clock_seconds)
     made = decided(*workers, status=status, watched=Watched(phase_seconds=seconds))
 

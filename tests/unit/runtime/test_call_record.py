@@ -65,6 +65,26 @@ def test_it_lasts_after_a_minute(told):
     assert found.lasts
 
 
+def test_a_worker_that_names_another_process_in_each_answer_gets_no_more_calls():
+    record, now, sent = CallRecord(), 0.0, 0
+    while now < REPORTED_SECONDS:
+        joins = state_of(JOINING).model_copy(update={"instance": f"i-{sent}"})
+        send(record, "admit 1", WorkerAnswer(state=joins), now)
+        (found,) = record.unheeded(now)
+        assert (found.outcome, found.why) == (Outcome.NO_EFFECT, "its latch is closed")
+        sent, now = sent + 1, now + record.wait_seconds(work("admit 1"), now)
+
+    assert sent <= 16
+
+
+def test_what_a_process_has_not_followed_is_forgotten_with_it():
+    record = CallRecord()
+    send(record, "admit 1", answer(JOINING), 0)
+    record.note_state(state_of(JOINING).model_copy(update={"instance": "another"}))
+
+    assert record.unheeded(0.5) == ()
+
+
 def test_a_call_with_its_effect_leaves_nothing():
     record = CallRecord()
 

@@ -10,6 +10,7 @@ import pytest
 from tests.support.builders import call_for, make_worker, work
 from tests.support.present import present
 
+from fleet_operator.core.work import Ended
 from fleet_operator.core.worker_view import PodView, Standing
 from fleet_operator.ports import WorkerAnswer
 from fleet_operator.runtime.worker_cache import LARGE_BYTES, MAX_LARGE_BYTES, WorkerCache
@@ -441,6 +442,22 @@ class TestCalling:
         WorkerCache().end_call(call_for("load 2", "nobody"), SILENT, 1)
 
 
+class TestOtherWork:
+    def test_the_time_of_the_last_load_or_fence_is_known_also_after_a_restart(self):
+        def does(kind: str, version: str | None = None) -> WorkerAnswer:
+            return WorkerAnswer(state=make_worker().serving("1").doing(kind, version).state())
+
+        cache = WorkerCache()
+        ask(cache, 1, does("stage", "3"))
+        assert cache.view(POD, 1).ended is None, "it gets its next call meanwhile"
+        for at, answer in ((2, does("apply", "2")), (3, does("apply", "2")), (4, says("2"))):
+            ask(cache, at, answer)
+        assert cache.view(POD, 9).ended == Ended(work("apply 2"), 3)
+        assert cache.view(restarted(1), 10).ended == Ended(work("apply 2"), 3)
+        ask(cache, 11, does("fence"))
+        assert cache.view(POD, 12).ended == Ended(work("fence"), 11)
+
+
 class TestRestarts:
     async def test_a_new_container_has_no_answer_and_no_call(self):
         cache = WorkerCache()
@@ -452,10 +469,8 @@ class TestRestarts:
         assert task.cancelled()
 
     @pytest.mark.parametrize("instance", ["i-1", "i-2"])
-    def test_the_news_of_a_restart_may_be_late_so_calls_belong_to_the_process_that_answered(
-        self, instance
-    ):
-        """Otherwise a call that the new process ignores would come again at once with each such news."""
+    def test_calls_that_are_not_followed_belong_to_the_process_that_answered(self, instance):
+        """The news of a restart may be late, so that the new process has answered before."""
         cache = WorkerCache()
         ask(cache, 5, says("1"))
         for at in (6, 7):
@@ -466,9 +481,8 @@ class TestRestarts:
         cache.begin_read(restarted(2), 7)
         cache.end_read(restarted(2), says("1", instance=instance), 7, term=0)
 
-        is_same = instance == "i-1"
-        assert bool(cache.view(restarted(2), 7).unheeded) is is_same
-        assert cache.must_wait(POD.uid, work("stage 2"), 8) is is_same
+        assert bool(cache.view(restarted(2), 7).unheeded) is (instance == "i-1")
+        assert cache.must_wait(POD.uid, work("stage 2"), 8), "also of another process"
 
     async def test_a_late_answer_of_the_process_before_changes_nothing_about_the_new_one(self):
         cache, new = WorkerCache(), restarted(1)

@@ -48,6 +48,7 @@ class RolloutView:
         trials: of the canaries of the desired version so far.
         lora_goals: the LoRA adapters that joining workers need, or must not have, before they are admitted.
         rollout_seconds: how long this attempt has lasted; earlier failures do not count.
+        clock_seconds: the time on the leader's monotonic clock.
         reads_from_peers: workers read versions from each other (`peers`).
         workers: all workers of the fleet; those that are neither members nor joining workers may read a
             checkpoint, too.
@@ -73,6 +74,7 @@ class RolloutView:
     transition: Transition | None = None
     is_superseded: bool = False
     reads_from_peers: bool = False
+    clock_seconds: float = 0.0
     held: Workers = field(init=False, compare=False, repr=False)
     """Members that hold their requests."""
 
