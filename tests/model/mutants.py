@@ -300,7 +300,7 @@ MUTANTS = [
         6,
         "workers beyond the replicas bridge an update that is held",
         "core/surplus.py",
-        "if observed.spec.update.is_held or waits_for <= 0:",
+        "if observed.spec.update.is_held or observed.template is None or waits_for <= 0:",
         "if waits_for <= 0:",
     ),
     Mutant(

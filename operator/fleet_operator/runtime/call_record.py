@@ -33,7 +33,7 @@ class CallRecord:
     """The calls of one worker, by the work that they ask for. Times are those of the caller's clock.
 
     Calls are spaced out over all of its processes: otherwise one that names another process in each answer would
-    be called without an end. What a process has not followed counts against no other one. Only answers name the
+    be called without an end. The calls that a process has not followed count against no other one. Only answers name the
     process: the news of a restart may be late.
     """
 

@@ -1,7 +1,7 @@
 """Caches each worker's last answer and the call in flight to it.
 
 Memory only: after a restart the operator reads every worker's state again. An entry belongs to a pod's
-uid and to one process: a new container of the pod starts a new entry. Only the record of calls goes on
+uid and to one process: a new container of the pod starts a new entry. The record of calls continues
 (`CallRecord`).
 """
 
