@@ -345,6 +345,8 @@ class Leader:
                     *(self.lost_admissions, self.compared),
                 ):
                     known.pop(uid, None)
+                if (calls := self.calls.get(uid)) is not None:
+                    self.calls[uid] = calls.after_restart()
                 self.may_open.discard(uid)
         self.restarts = there
         for remembered in (self.calls, self.ended):
@@ -401,7 +403,7 @@ class Leader:
         heard, silent = self.heard.get(pod.uid), self.silent_since.get(pod.uid)
         flight = self.flights.get(pod.uid)
         compared = self.compared.get(pod.uid, {}).values()
-        calls = self.calls.get(pod.uid) if heard else None
+        calls = self.calls.get(pod.uid)
         return WorkerView(
             pod=pod,
             state=heard.state if heard else None,

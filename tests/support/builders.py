@@ -228,9 +228,10 @@ class WorkerBuilder:
         before = self.around.get("unheeded", ())
         return replace(self, around=self.around | {"unheeded": (*before, ignored)})
 
-    def has_ended(self, call: str, *, seconds_ago: float) -> Self:
-        """It last reported this work that long ago."""
-        return replace(self, around=self.around | {"ended": Ended(work(call), -seconds_ago)})
+    def has_ended(self, call: str, *, seconds_ago: float, running_seconds: float = 1) -> Self:
+        """It last reported this work that long ago, and had worked that long then."""
+        ended = Ended(work(call), -seconds_ago, running_seconds)
+        return replace(self, around=self.around | {"ended": ended})
 
     def heard(self, seconds_ago: float) -> Self:
         """It gave its last answer that long ago."""

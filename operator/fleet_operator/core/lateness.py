@@ -4,7 +4,6 @@ Each worker has one timer for a call and its goal:
 
     the worker                          its time
     works on it                         that of this work, and its silence since then
-    ends other work in time             none: its turn comes with the end of that
     answers, and works on nothing       since its turn came, or its process began
     answers, and serves during a pause  none: it has missed the call, and gets it again
     is silent                           since its turn came, or its silence if that is longer
@@ -12,6 +11,10 @@ Each worker has one timer for a call and its goal:
 It is late when this is longer than the limit of the call. As long must this leader have watched the phase: a
 former one may have called late. Once all workers together had one limit more, each of them is late whose turn
 came one limit ago: one that restarts in each attempt would never be.
+
+Its turn comes with the phase, but after the end of a load, a swap or a fence that is not about the goal and in
+time itself. A phase waits for one swap and one fence at most. A worker whose pod drains gets no such calls.
+A pause needs no such end.
 
     call        its limit                           all workers together
     stage       `stageSeconds`                      the limit for each group of `maxStaging`
@@ -84,14 +87,11 @@ def late(
     weights = None if kind == "pause" else goal
     swaps = {f: f.is_doing("apply", goal) for f in Workers.of(workers).kinds}
     works = {f: swaps[f] or f.is_doing(kind, weights) for f in swaps}
-    others = {f: not works[f] and _is_at_other_work(f, goal) for f in swaps}
     found = []
     for worker in workers:
         facts = worker.facts
-        if others[facts] and not _overruns(view, worker):
-            continue
-        # The time of other work does not count. If that is late itself, it does.
-        free = inf if others[facts] else _free_seconds(view, worker, goal)
+        free = inf if works[facts] or weights is None else _free_seconds(view, worker, weights)
+        free = max(free, view.phase_seconds - swap_limit - _limit_seconds(view, "fence"))
         seconds = _seconds(worker, min(waited, free), works=works[facts], may_miss=kind == "pause")
         is_late = seconds > (swap_limit if swaps[facts] else limit)
         if is_late or (had_more and free > limit and not swaps[facts]):
@@ -99,23 +99,22 @@ def late(
     return found
 
 
-def _is_at_other_work(worker: Facts, goal: Checkpoint) -> bool:
-    work = worker.operation
-    return work is not None and not worker.silent and _is_other(work, goal)
+def _free_seconds(view: RolloutView, worker: WorkerView, goal: Checkpoint) -> float:
+    """For how long a worker could have followed a call for the goal: since the end of other work that was in time."""
+    facts, ended = worker.facts, worker.ended
+    is_called = facts.call is not None and _is_other(facts.call, goal)
+    if facts.pod.drains or (is_called and facts.operation is None):
+        return 0.0
+    if ended is None or not _is_other(ended.work, goal):
+        return inf
+    in_time = ended.running_seconds <= _limit_seconds(view, ended.work.kind)
+    return view.clock_seconds - ended.seen_at if in_time else inf
 
 
 def _is_other(work: Work, goal: Checkpoint) -> bool:
-    """Whether a worker gets its next call after this work, and it is not about the goal."""
+    """Whether this is a load, a swap or a fence that is not about the goal."""
     about_it = (work.version, work.run_id) == (goal.version, goal.run_id)
     return work.kind in TAKES_TIME and not about_it
-
-
-def _free_seconds(view: RolloutView, worker: WorkerView, goal: Checkpoint) -> float:
-    """How long ago it has ended other work, as far as this leader knows."""
-    ended = worker.ended
-    if ended is None or not _is_other(ended.work, goal):
-        return inf
-    return view.clock_seconds - ended.seen_at
 
 
 def _has_phases(view: RolloutView, goal: Checkpoint) -> bool:

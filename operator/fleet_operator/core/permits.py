@@ -167,7 +167,7 @@ def permitted(step: Step, now: Situation) -> tuple[Step, bool]:
             refused.setdefault(why, []).append(wish.pod_name)
     waits = any(why.until_stored for why in refused)
     # Otherwise workers would be late while the API server accepts no write.
-    early = waits and step.phase is RolloutPhase.PAUSING and not now.held
+    early = waits and step.phase is RolloutPhase.PAUSING
     told = [
         f"{named(names, len(names))} {agree(len(names), 'waits', 'wait')}: {why.text}"
         for why, names in refused.items()

@@ -54,7 +54,7 @@ class Work(NamedTuple):
 
 
 TAKES_TIME: frozenset[str] = frozenset({"load", "apply", "fence"})
-"""The kinds of work after which a worker gets its next call about base weights."""
+"""The kinds of work after which a worker gets its next call about base weights, unless that is a pause."""
 _TAKES_WEIGHTS = frozenset({"stage", "load", "apply", "adapter", "stage-adapter"})
 
 
@@ -98,15 +98,17 @@ class Unheeded(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Work with base weights for which a worker got no other call.
+    """Work with base weights until whose end a worker got no bytes.
 
     Fields:
         work: a load, a swap or a fence.
         seen_at: when an answer last reported it, on the clock of `FleetObserved.clock_seconds`.
+        running_seconds: how long it had lasted then.
     """
 
     work: Work
     seen_at: float
+    running_seconds: float
 
 
 class Compared(NamedTuple):

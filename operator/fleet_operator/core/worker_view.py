@@ -119,7 +119,7 @@ class WorkerView:
         compared: the last comparison of the files of base weights, and of each adapter.
         unheeded: calls that it has not followed.
         may_open: an admission is in flight, or one that got no answer may arrive late.
-        ended: the last work that it has reported and for which it got no other call, also while it lasts.
+        ended: the last load, swap or fence that it has reported, also while it lasts.
     """
 
     pod: PodView
@@ -292,11 +292,11 @@ class WorkerView:
 
 
 def ended_at(state: WorkerState, now: float) -> Ended | None:
-    """The work of an answer that came now, if its worker gets no other call until it ends."""
+    """The work of an answer that came now, if it is one of `TAKES_TIME`."""
     work = state.operation
     if work is None or work.kind not in TAKES_TIME:
         return None
-    return Ended(Work(work.kind, work.version, work.run_id), now)
+    return Ended(Work(work.kind, work.version, work.run_id), now, work.running_seconds)
 
 
 _GIVEN = tuple(each.name for each in fields(WorkerView) if each.init)

@@ -1,4 +1,4 @@
-"""The calls that a worker got lately, with their outcomes.
+"""The calls that one process of a worker got lately, with their outcomes.
 
 A call is not sent again until its effect is seen, or until a wait is over that grows with each repetition.
 That does not depend on the kind of call, nor on the outcome: success, a refusal or no answer.
@@ -29,20 +29,27 @@ class _Failed:
     why: str
 
 
+_OfProcess = tuple[str, Attempts[Work], dict[Work, _Failed]]
+
+
 class CallRecord:
-    """The calls of one worker, by the work that they ask for. Times are those of the caller's clock.
+    """The calls of one process, by the work that they ask for. Times are those of the caller's clock."""
 
-    Calls are spaced out over all of its processes: otherwise one that names another process in each answer would
-    be called without an end. The calls that a process has not followed count against no other one. Only answers name the
-    process: the news of a restart may be late.
-    """
+    __slots__ = ("_attempts", "_earlier", "_failed", "_instance")
 
-    __slots__ = ("_attempts", "_failed", "_instance")
-
-    def __init__(self) -> None:
+    def __init__(self, *, earlier: _OfProcess | None = None) -> None:
+        """`earlier`: of a process that may have ended."""
         self._instance = ""
+        self._earlier = earlier
         self._attempts: Attempts[Work] = Attempts()
         self._failed: dict[Work, _Failed] = {}
+
+    def after_restart(self) -> CallRecord:
+        """Returns the record to use after the news of a restart. The news may be late: if the process answers next that
+        has answered before, its calls stay known.
+        """
+        own = self._instance, self._attempts, self._failed
+        return CallRecord(earlier=own if self._instance else self._earlier)
 
     def wait_seconds(self, work: Work, now: float) -> float:
         """The time until a call for this work may be sent; 0 if it may be sent now."""
@@ -55,8 +62,6 @@ class CallRecord:
     def end(self, call: WorkerCall, answer: WorkerAnswer, now: float) -> str:
         """Note the outcome of a call. Returns: the effect that an answer with success does not show."""
         work, missing = call.work, ""
-        if answer.state is not None:
-            self._note_process(answer.state)
         attempt = self._attempts.of(work)
         age_seconds = now - attempt.last_at if attempt is not None else 0.0
         failed: _Failed | None = None
@@ -84,19 +89,19 @@ class CallRecord:
         return missing
 
     def note_state(self, state: WorkerState) -> None:
-        """Note a state that a process has reported: it may show what an answer did not."""
-        self._note_process(state)
+        """Note a state that the process has reported: it may show what an answer did not."""
+        if self._earlier is not None:
+            instance, attempts, failed_calls = self._earlier
+            self._earlier = None
+            if instance == state.instance:
+                self._attempts, self._failed = attempts, failed_calls
+        self._instance = state.instance
         for work, failed in list(self._failed.items()):
             if work.kind in COMPARISONS or not shows_effect(failed.call, state):
                 continue
             del self._failed[work]
             if (attempt := self._attempts.of(work)) is not None:
                 attempt.note_shown()
-
-    def _note_process(self, state: WorkerState) -> None:
-        if self._instance not in {"", state.instance}:
-            self._failed = {}
-        self._instance = state.instance
 
     def unheeded(self, now: float) -> tuple[Unheeded, ...]:
         """The calls that the worker has not followed."""

@@ -1,8 +1,7 @@
 """Caches each worker's last answer and the call in flight to it.
 
 Memory only: after a restart the operator reads every worker's state again. An entry belongs to a pod's
-uid and to one process: a new container of the pod starts a new entry. The record of calls continues
-(`CallRecord`).
+uid and to one process: a new container of the pod starts a new entry.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class WorkerCache:
         silent = 0.0
         if entry.silent_since is not None:
             silent = max(now - entry.silent_since, _SHORTEST_SILENCE_SECONDS)
-        unheeded = entry.calls.unheeded(now) if entry.state is not None else ()
+        unheeded = entry.calls.unheeded(now)
         view = WorkerView(
             pod=pod,
             state=entry.state,
@@ -303,7 +302,7 @@ class WorkerCache:
             self._large.release(pod.uid)
             if before is not None:
                 # The news of a restart may be late: then the calls went to the new process.
-                entry.calls, entry.lost_calls = before.calls, before.lost_calls
+                entry.calls, entry.lost_calls = before.calls.after_restart(), before.lost_calls
                 entry.epoch, entry.ended = before.epoch, before.ended
                 entry.lost_admission, entry.may_open = before.lost_admission, before.may_open
                 if before.call is not None:

@@ -66,6 +66,15 @@ def test_a_worker_gets_an_earlier_wish_if_the_last_one_is_not_permitted():
     assert waits
 
 
+@pytest.mark.parametrize("held", [set(), {"uid-9"}], ids=["none is held", "others are held"])
+def test_no_phase_of_pauses_begins_while_the_api_server_accepts_no_write(held):
+    """Workers would be late without a call."""
+    pausing = replace(step(RENEWAL), phase=RolloutPhase.PAUSING)
+    taken, _ = permitted(pausing, replace(pinned(DIGEST, is_stored=False), held=held))
+
+    assert (taken.actions, taken.phase) == ((), RolloutPhase.STAGING)
+
+
 @pytest.mark.parametrize(
     ("call", "situation"),
     [

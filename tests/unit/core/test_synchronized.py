@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.builders import WorkerBuilder, make_transition, make_view, make_worker, texts_of
+from tests.support.builders import (
+    NOW,
+    WorkerBuilder,
+    make_transition,
+    make_view,
+    make_worker,
+    texts_of,
+)
 from tests.support.present import present
 
 from fleet_operator.core.strategies.synchronized import step
@@ -318,23 +325,38 @@ class TestFailures:
         assert problem.halt
         assert problem.reason is ConditionReason.DEADLINE_EXCEEDED
 
-    def test_the_time_of_other_work_does_not_count(self):
-        """Workers still swap to the version before when the next one comes."""
+    @pytest.mark.parametrize(
+        ("worker", "is_late"),
+        [
+            (old(0).has_ended("apply 40", seconds_ago=0, running_seconds=600), False),
+            (old(0).has_ended("apply 40", seconds_ago=0, running_seconds=601), True),
+            (old(0).has_ended("apply 40", seconds_ago=900), False),
+            (old(0).has_ended("apply 40", seconds_ago=901), True),
+            (old(0).has_ended("fence", seconds_ago=900), False),
+            (old(0).has_ended("load 42", seconds_ago=0), True),
+            (old(0).has_ended("apply 40", seconds_ago=1).silent(1), False),
+            (old(0).has_ended("apply 40", seconds_ago=901).silent(901), True),
+            (old(0).asked_to("fence"), False),
+            (old(0).asked_to("load 42"), True),
+            (old(0).draining_since(NOW), False),
+        ],
+        ids=lambda value: str(value) if isinstance(value, bool) else None,
+    )
+    def test_the_turn_of_a_worker_comes_with_the_end_of_other_work_in_time(self, worker, is_late):
+        """Workers still swap to the version before when the next one comes, or they drain."""
+        view = make_view(worker, staged(1), phase=STAGING, phase_seconds=2000)
 
-        def after(worker: WorkerBuilder, phase_seconds: float = 10_000):
-            return step(make_view(worker, staged(1), phase=STAGING, phase_seconds=phase_seconds))
+        assert (step(view).problem is not None) is is_late
 
-        swaps = old(0).doing("apply", "40")
-        assert after(swaps.working_for(600)).problem is None
-        assert after(swaps.working_for(601)).problem is not None
-        assert after(old(0).has_ended("apply 40", seconds_ago=900)).problem is None
-        assert after(old(0).has_ended("apply 40", seconds_ago=901)).problem is not None
-        assert after(old(0).has_ended("load 42", seconds_ago=1)).problem is not None, (
-            "no other work"
-        )
-        silent = old(0).doing("apply", "40").silent(1)
-        assert after(silent.has_ended("apply 40", seconds_ago=1)).problem is None
-        assert after(silent.has_ended("apply 40", seconds_ago=901)).problem is not None
+    def test_a_phase_waits_for_one_swap_and_one_fence_at_most(self):
+        """Otherwise a worker that always ends other work would never be late."""
+        busy = old(0).has_ended("apply 40", seconds_ago=0)
+
+        def after(seconds: float):
+            return step(make_view(busy, staged(1), phase=STAGING, phase_seconds=seconds)).problem
+
+        assert after(600 + 600 + 900) is None
+        assert after(600 + 600 + 901) is not None
 
     def test_a_drain_within_its_timeout_does_not_make_a_pause_late(self):
         workers = [pausing(0), held(1)]

@@ -66,23 +66,16 @@ def test_it_lasts_after_a_minute(told):
 
 
 def test_a_worker_that_names_another_process_in_each_answer_gets_no_more_calls():
+    """Without the news of a restart. It is reported like any other one."""
     record, now, sent = CallRecord(), 0.0, 0
-    while now < REPORTED_SECONDS:
+    while now < REPORTED_SECONDS + LONGEST_SECONDS:
         joins = state_of(JOINING).model_copy(update={"instance": f"i-{sent}"})
+        record.note_state(joins)
         send(record, "admit 1", WorkerAnswer(state=joins), now)
-        (found,) = record.unheeded(now)
-        assert (found.outcome, found.why) == (Outcome.NO_EFFECT, "its latch is closed")
         sent, now = sent + 1, now + record.wait_seconds(work("admit 1"), now)
 
-    assert sent <= 16
-
-
-def test_what_a_process_has_not_followed_is_forgotten_with_it():
-    record = CallRecord()
-    send(record, "admit 1", answer(JOINING), 0)
-    record.note_state(state_of(JOINING).model_copy(update={"instance": "another"}))
-
-    assert record.unheeded(0.5) == ()
+    assert sent <= 17
+    assert [u.lasts for u in record.unheeded(now)] == [True]
 
 
 def test_a_call_with_its_effect_leaves_nothing():

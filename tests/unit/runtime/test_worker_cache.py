@@ -452,10 +452,10 @@ class TestOtherWork:
         assert cache.view(POD, 1).ended is None, "it gets its next call meanwhile"
         for at, answer in ((2, does("apply", "2")), (3, does("apply", "2")), (4, says("2"))):
             ask(cache, at, answer)
-        assert cache.view(POD, 9).ended == Ended(work("apply 2"), 3)
-        assert cache.view(restarted(1), 10).ended == Ended(work("apply 2"), 3)
+        assert cache.view(POD, 9).ended == Ended(work("apply 2"), 3, 1.0)
+        assert cache.view(restarted(1), 10).ended == Ended(work("apply 2"), 3, 1.0)
         ask(cache, 11, does("fence"))
-        assert cache.view(POD, 12).ended == Ended(work("fence"), 11)
+        assert cache.view(POD, 12).ended == Ended(work("fence"), 11, 1.0)
 
 
 class TestRestarts:
@@ -482,7 +482,7 @@ class TestRestarts:
         cache.end_read(restarted(2), says("1", instance=instance), 7, term=0)
 
         assert bool(cache.view(restarted(2), 7).unheeded) is (instance == "i-1")
-        assert cache.must_wait(POD.uid, work("stage 2"), 8), "also of another process"
+        assert cache.must_wait(POD.uid, work("stage 2"), 8) is (instance == "i-1")
 
     async def test_a_late_answer_of_the_process_before_changes_nothing_about_the_new_one(self):
         cache, new = WorkerCache(), restarted(1)
